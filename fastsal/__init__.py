@@ -1,0 +1,1 @@
+"""fastsal: fast, exact sentence embeddings for BERT- and ALBERT-family models."""

@@ -1,0 +1,135 @@
+"""The backends: who can compute an encoder here, and if not, why.
+
+One protocol: ``backend.prepare(spec, weights, dtype)`` gives a `PreparedEncoder`. Nothing above this package knows how
+the numbers are made; a backend knows nothing of Hugging Face.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fastsal.packing import PackedBatch
+from fastsal.pooling import PoolingSpec
+from fastsal.spec import EncoderSpec, EncoderWeights
+
+#: Names accepted for `backend`, in the order in which "auto" tries them.
+BACKENDS = ("triton", "cpu", "reference")
+
+#: Names accepted for `dtype`.
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+
+
+class BackendError(RuntimeError):
+    """An explicitly chosen backend or dtype cannot run here; the message says why."""
+
+
+class PreparedEncoder(Protocol):
+    """An encoder's weights in a backend's own layout. Safe to call from several threads at once."""
+
+    def hidden_states(self, batch: PackedBatch, all_layers: bool = False) -> Tensor:
+        """Run the encoder.
+
+        Returns:
+            (T, hidden_size) float32, the last layer; with `all_layers` (num_layers + 1, T, hidden_size): the
+            embeddings (after ALBERT's mapping) first, the last layer last.
+
+        Raises:
+            IndexError: an id, type or position outside its table, found before any table is read.
+        """
+        ...
+
+    def sentence_embeddings(self, batch: PackedBatch, pooling: PoolingSpec) -> Tensor:
+        """Run the encoder and pool: (B, pooling.output_size(hidden_size)) float32.
+
+        Raises:
+            IndexError: as `hidden_states`.
+            ValueError: a sentence is shorter than a convolution needs, or the convolutions' lengths differ.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """A way to compute encoders."""
+
+    name: str
+
+    def unavailable(self) -> str | None:
+        """Why this backend cannot run on this machine, or None if it can."""
+        ...
+
+    def unsupported(self, spec: EncoderSpec, dtype: str, device: torch.device) -> str | None:
+        """Why this backend cannot compute `spec` in `dtype` for tensors on `device`, or None if it can."""
+        ...
+
+    def prepare(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str) -> PreparedEncoder:
+        """Lay the weights out for the kernels."""
+        ...
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """Whether a backend can run on this machine."""
+
+    name: str
+    available: bool
+    detail: str  # what it runs on where available, else the reason and what to do
+
+
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """One of `DTYPES` for a name or a torch.dtype.
+
+    Raises:
+        ValueError: anything else.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {DTYPES} or the torch.dtype of that name, got {dtype!r}")
+    return name
+
+
+def backends() -> dict[str, BackendStatus]:
+    """What can run on this machine, and for what cannot, why."""
+    from fastsal.backends.cpu import CpuBackend
+
+    cpu = CpuBackend()
+    reason = cpu.unavailable()
+    return {
+        "triton": BackendStatus("triton", False, TRITON_MISSING),
+        "cpu": BackendStatus("cpu", reason is None, cpu.describe() if reason is None else reason),
+        "reference": BackendStatus("reference", True, "the Hugging Face modules, unchanged"),
+    }
+
+
+TRITON_MISSING = "this version of fastsal has no Triton backend yet; on a GPU the reference modules run"
+
+
+def choose_backend(backend: str, spec: EncoderSpec, dtype: str, device: torch.device) -> tuple[Backend | None, str]:
+    """Pick who computes.
+
+    Returns:
+        The backend, or None for the reference modules, and the reason for the choice in a few words.
+
+    Raises:
+        ValueError: `backend` is not a known name.
+        BackendError: `backend` names one that cannot run this.
+    """
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"backend must be 'auto' or one of {BACKENDS}, got {backend!r}")
+    if backend == "reference":
+        return None, "backend='reference' was asked for"
+    if backend == "triton":
+        raise BackendError(f"backend='triton' cannot run: {TRITON_MISSING}")
+
+    from fastsal.backends.cpu import CpuBackend
+
+    cpu = CpuBackend()
+    reason = cpu.unavailable() or cpu.unsupported(spec, dtype, device)
+    if reason is None:
+        return cpu, "the CPU kernels cover this model"
+    if backend == "cpu" or dtype == "int8":
+        raise BackendError(f"backend={backend!r} with dtype={dtype!r} cannot run: {reason}")
+    return None, reason

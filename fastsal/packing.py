@@ -1,0 +1,137 @@
+"""Padded batches and token lists <-> packed tokens: the sentences' tokens one after the other, no padding between.
+
+    padded (B, S)             packed (T,)            cu_seqlens (B + 1,)
+    [ a0 a1 a2  .  . ]
+    [ b0  .  .  .  . ]   ->   a0 a1 a2 b0 c0 c1      0 3 4 4 6
+    [  .  .  .  .  . ]
+    [  . c0  . c1  . ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """T tokens of B sentences, packed. All tensors are contiguous and on one device.
+
+    Attributes:
+        cu_seqlens: (B + 1,) int64; sentence b owns tokens ``cu_seqlens[b]:cu_seqlens[b + 1]``, which may be none.
+        position_ids: (T,) int64, rows of the position table.
+        token_type_ids: (T,) int64, rows of the type table.
+        input_ids: (T,) int64, rows of the word table; None where `inputs_embeds` is given.
+        inputs_embeds: (T, embedding_size), used in place of word embeddings; None where `input_ids` is given.
+    """
+
+    cu_seqlens: Tensor
+    position_ids: Tensor
+    token_type_ids: Tensor
+    input_ids: Tensor | None = None
+    inputs_embeds: Tensor | None = None
+
+    @property
+    def num_sentences(self) -> int:
+        return self.cu_seqlens.numel() - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return self.position_ids.numel()
+
+
+def pack_padded(
+    mask: Tensor,
+    input_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+) -> tuple[PackedBatch, Tensor]:
+    """Gather the tokens where `mask` is true.
+
+    Args:
+        mask: (B, S) bool; holes and empty rows are allowed.
+        input_ids: (B, S) integer, or `inputs_embeds`: (B, S, embedding_size). Exactly one of them.
+        position_ids: (B, S) or (1, S) integer; the column numbers when None.
+        token_type_ids: (B, S) or (1, S) integer; zeros when None.
+
+    Returns:
+        The packed batch and the (T,) int64 indices of its tokens in the flattened (B * S) batch, for `unpack`.
+    """
+    num_rows, num_columns = mask.shape
+    token_index = mask.reshape(-1).nonzero().squeeze(1)
+    cu_seqlens = torch.zeros(num_rows + 1, dtype=torch.int64, device=mask.device)
+    torch.cumsum(mask.sum(dim=1), dim=0, out=cu_seqlens[1:])
+
+    def gather(ids: Tensor) -> Tensor:
+        return ids.expand(num_rows, num_columns).reshape(-1)[token_index].long()
+
+    batch = PackedBatch(
+        cu_seqlens=cu_seqlens,
+        position_ids=token_index % num_columns if position_ids is None else gather(position_ids),
+        token_type_ids=torch.zeros_like(token_index) if token_type_ids is None else gather(token_type_ids),
+        input_ids=None if input_ids is None else gather(input_ids),
+        inputs_embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1)[token_index],
+    )
+    return batch, token_index
+
+
+def unpack(packed: Tensor, token_index: Tensor, num_rows: int, num_columns: int) -> Tensor:
+    """Scatter (T, H) packed rows to (B, S, H); masked positions are zeros."""
+    padded = packed.new_zeros(num_rows * num_columns, packed.shape[-1])
+    padded[token_index] = packed
+    return padded.view(num_rows, num_columns, -1)
+
+
+def pack_token_lists(
+    token_lists: Sequence[Sequence[int] | Tensor | np.ndarray],
+    token_type_lists: Sequence[Sequence[int] | Tensor | np.ndarray] | None = None,
+    device: torch.device | str = "cpu",
+) -> PackedBatch:
+    """Pack B sentences given as token ids (lists, 1-D arrays or 1-D tensors of integers); positions count from 0.
+
+    Raises:
+        TypeError: a sentence is not a sequence of integers (None among the sentences, text, floats).
+        ValueError: `token_type_lists` differs in number or lengths from `token_lists`.
+    """
+    ids, lengths = _concatenate(token_lists, "token_lists")
+    cu_seqlens = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=cu_seqlens[1:])
+    if token_type_lists is None:
+        types = np.zeros_like(ids)
+    else:
+        types, type_lengths = _concatenate(token_type_lists, "token_type_lists")
+        if not np.array_equal(lengths, type_lengths):
+            raise ValueError("token_type_lists must have the same number of sentences and lengths as token_lists")
+    positions = np.arange(len(ids), dtype=np.int64) - np.repeat(cu_seqlens[:-1], lengths)
+    cu, pos, typ, tok = (torch.from_numpy(a).to(device) for a in (cu_seqlens, positions, types, ids))
+    return PackedBatch(cu_seqlens=cu, position_ids=pos, token_type_ids=typ, input_ids=tok)
+
+
+def _concatenate(lists: Sequence[Sequence[int] | Tensor | np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(lists, (str, bytes)) or not hasattr(lists, "__len__"):
+        raise TypeError(f"{name} must be a sequence of token id sequences, got {type(lists).__name__}")
+    arrays = []
+    for index, ids in enumerate(lists):
+        array = _as_array(ids)
+        if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            got = type(ids).__name__ if array is None else f"{type(ids).__name__} of {array.dtype}, shape {array.shape}"
+            raise TypeError(f"{name}[{index}] must be a 1-D sequence of integer token ids, got {got}")
+        arrays.append(array.astype(np.int64, copy=False))
+    lengths = np.fromiter((len(a) for a in arrays), np.int64, len(arrays))
+    return (np.concatenate(arrays) if arrays else np.zeros(0, np.int64)), lengths
+
+
+def _as_array(ids: Sequence[int] | Tensor | np.ndarray) -> np.ndarray | None:
+    if ids is None or isinstance(ids, (str, bytes)):
+        return None
+    if isinstance(ids, Tensor):
+        return ids.detach().cpu().numpy()
+    try:
+        return np.asarray(ids)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,65 @@
+"""PoolingSpec: what turns token embeddings into one vector per sentence, after the encoder.
+
+The order is the one of sentence-transformers' modules: CNN (optional), pooling, L2 normalisation (optional).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+#: sentence-transformers' names, in the order in which old configs with several flags concatenate them.
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One Conv1d over the tokens: weight (out_channels, hidden_size, kernel_size), bias (out_channels,) or None.
+
+    Zero padding of ``(kernel_size - 1) // 2`` on both sides of the sentence, as sentence-transformers' CNN has it.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: int = 1
+
+    @property
+    def kernel_size(self) -> int:
+        return self.weight.shape[-1]
+
+    def output_length(self, length: int) -> int:
+        """Number of output positions for a sentence of `length` tokens; not positive if it is too short."""
+        return (length + 2 * ((self.kernel_size - 1) // 2) - self.kernel_size) // self.stride + 1
+
+
+@dataclass(frozen=True)
+class PoolingSpec:
+    """What `PreparedEncoder.sentence_embeddings` does after the last layer.
+
+    Attributes:
+        modes: pooling modes, results concatenated in this order; each one of `POOLING_MODES`.
+        convolutions: the CNN's convolutions (their outputs concatenated per position), empty for none.
+        skip_tokens: leading positions of every sentence that are attended but not pooled (an excluded prompt).
+        normalize: scale each result to L2 norm 1 (zero vectors stay zero).
+
+    Values where a sentence has no position to pool: mean modes give 0, max gives -inf, cls and lasttoken give the
+    sentence's first position, or 0 where the sentence is empty.
+    """
+
+    modes: tuple[str, ...] = ("mean",)
+    convolutions: tuple[Convolution, ...] = ()
+    skip_tokens: int = 0
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        for mode in self.modes:
+            if mode not in POOLING_MODES:
+                raise ValueError(f"pooling mode must be one of {POOLING_MODES}, got {mode!r}")
+        if not self.modes:
+            raise ValueError("modes must name at least one pooling mode, got none")
+
+    def output_size(self, hidden_size: int) -> int:
+        """Columns of the sentence embeddings."""
+        width = sum(c.weight.shape[0] for c in self.convolutions) if self.convolutions else hidden_size
+        return len(self.modes) * width

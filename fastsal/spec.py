@@ -1,0 +1,98 @@
+"""What a backend needs to know about an encoder: its shape (EncoderSpec) and its parameters (EncoderWeights).
+
+Nothing here knows Hugging Face: `fastsal.architectures` reads a module into these, the backends compute from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+#: Activations that the kernels compute. The names are Hugging Face's `ACT2FN` names, synonyms folded into one.
+ACTIVATIONS = (
+    "linear",
+    "relu",
+    "relu2",
+    "relu6",
+    "leaky_relu",
+    "sigmoid",
+    "silu",
+    "tanh",
+    "mish",
+    "gelu",  # x * Phi(x) by erf
+    "gelu_tanh",  # the tanh approximation
+    "quick_gelu",  # x * sigmoid(1.702 x)
+    "gelu_10",  # erf GELU clipped to [-10, 10]
+    "laplace",
+)
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Shape of a post-norm transformer encoder (BERT, ALBERT).
+
+    Attributes:
+        vocab_size, max_positions, type_vocab_size: rows of the three embedding tables.
+        embedding_size: columns of the embedding tables.
+        hidden_size: width of the residual stream, equal to ``num_heads * head_size``.
+        intermediate_size: width of the feed-forward layer.
+        activation: one of `ACTIVATIONS`.
+        layer_norm_eps: added to the variance in every LayerNorm.
+        layer_schedule: for each layer in running order the index into ``EncoderWeights.layers``. ALBERT-base is
+            ``(0,) * 12``: one set of weights, twelve times.
+    """
+
+    vocab_size: int
+    max_positions: int
+    type_vocab_size: int
+    embedding_size: int
+    hidden_size: int
+    num_heads: int
+    head_size: int
+    intermediate_size: int
+    activation: str
+    layer_norm_eps: float
+    layer_schedule: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``y = x @ weight.T + bias``; weight is (out_features, in_features), bias (out_features,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Scale and shift of a LayerNorm, both (features,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One transformer layer: attention, add & norm, feed-forward, add & norm."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    attention_output: Linear
+    attention_norm: LayerNorm
+    up: Linear
+    down: Linear
+    output_norm: LayerNorm
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """All parameters of an encoder; `mapping` is ALBERT's embedding_size -> hidden_size projection, else None."""
+
+    word_embeddings: Tensor
+    position_embeddings: Tensor
+    type_embeddings: Tensor
+    embedding_norm: LayerNorm
+    mapping: Linear | None
+    layers: tuple[LayerWeights, ...]
