@@ -1,0 +1,46 @@
+# `make demo` and `make test` start from nothing but Python >= 3.10, a C++ compiler and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Installed only where the environment has no torch yet. Any pip requirement will do.
+TORCH ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.fastsal-installed
+CPP_SOURCES := $(shell find kernels -name '*.cpp' -o -name '*.h')
+
+# Tests and the demo use the data sets in this folder where it exists; they do without otherwise.
+ifneq ($(wildcard ../shared/data),)
+export FASTSAL_DATA ?= $(abspath ../shared/data)
+endif
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: demo test check format clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m fastsal.demo
+
+test: $(INSTALLED) check
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(if $(CPP_SOURCES),$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES))
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+	$(if $(CPP_SOURCES),$(BIN)/clang-format -i $(CPP_SOURCES))
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml $(wildcard CMakeLists.txt) $(CPP_SOURCES) | $(BIN)/python
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf build $(INSTALLED)
