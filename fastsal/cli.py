@@ -1,0 +1,203 @@
+"""The command line: `fastsal encode`, `fastsal verify`, `fastsal info`.
+
+torch and the models are imported inside the commands: the help must not wait for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from fastsal.data import sample_sentences
+from fastsal.io import FileFormatError, SentenceReader, open_writer
+
+if TYPE_CHECKING:
+    from fastsal.sentence_encoder import SentenceEncoder
+
+app = typer.Typer(
+    help="Fast, exact sentence embeddings for BERT- and ALBERT-family models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+#: Sentences and characters held at a time: the memory of a run does not depend on the size of the file.
+CHUNK_SENTENCES = 4096
+CHUNK_CHARACTERS = 1 << 24
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Folder or Hugging Face Hub id of the model.")]
+Column = Annotated[str, typer.Option("--column", "-c", help="Field or column that holds the sentences.")]
+Dtype = Annotated[str | None, typer.Option(help="What the kernels compute in. The model's own dtype by default.")]
+Backend = Annotated[str, typer.Option(help="auto, cpu, triton or reference.")]
+
+
+@app.command()
+def encode(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN", help=".txt (a sentence per line), .jsonl, .csv, .tsv, .parquet; - for lines on stdin."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help=".npy, or .parquet with the texts.")],
+    model: Model,
+    column: Column = "text",
+    dtype: Dtype = None,
+    backend: Backend = "auto",
+    normalize: Annotated[bool, typer.Option(help="Scale the embeddings to length 1.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Text put before each sentence.")] = None,
+    prompt_name: Annotated[str | None, typer.Option(help="Name of one of the model's own prompts.")] = None,
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep the first numbers of each embedding.")] = None,
+) -> None:
+    """Embed every sentence of a file: row i of OUT belongs to row i of IN.
+
+    OUT appears when all is done; after an error an older OUT is as it was.
+    """
+    with _errors_reported():
+        reader = SentenceReader(source, column)
+        if source.exists() and output.exists() and source.samefile(output):
+            raise FileFormatError(f"{output}: the output must not be the input")
+        with open_writer(output, column) as writer:
+            chunks = _chunks(reader)
+            first_chunk = next(chunks, [])  # a bad first row shows before a model is loaded
+            encoder = _load(model, dtype, backend)
+            started, rows = time.perf_counter(), 0
+            with _progress_bar() as progress:
+                task = progress.add_task("encoding", total=None, rows=0)
+                for chunk in chain([first_chunk], chunks):
+                    with _rows_named(rows + 1, rows + len(chunk)):
+                        embeddings = encoder.encode(
+                            chunk or [""],  # no sentences: the width and dtype are wanted all the same
+                            prompt=prompt,
+                            prompt_name=prompt_name,
+                            normalize_embeddings=normalize,
+                            truncate_dim=truncate_dim,
+                            show_progress_bar=False,
+                        )[: len(chunk)]
+                    writer.write(chunk, embeddings)
+                    rows += len(chunk)
+                    progress.update(task, total=reader.total, completed=reader.done, rows=rows)
+            seconds = time.perf_counter() - started
+        shape = f"{rows} x {embeddings.shape[1]} {embeddings.dtype}"
+        typer.echo(f"{output}: {shape}, {rows / seconds:.0f} sentences/s", err=True)
+
+
+@app.command()
+def verify(
+    model: Model,
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[IN]", help="Sentences, as for encode. A sample of fastsal's own by default."),
+    ] = None,
+    column: Column = "text",
+    dtype: Dtype = None,
+    backend: Backend = "auto",
+    limit: Annotated[int, typer.Option(min=1, help="Use so many sentences: the check is slow.")] = 64,
+) -> None:
+    """Compare the numbers with those of sentence-transformers in double precision; exit with 1 if they differ."""
+    with _errors_reported():
+        sentences = sample_sentences()[::4] if source is None else list(islice(SentenceReader(source, column), limit))
+        if not sentences:
+            raise FileFormatError(f"{source}: there are no sentences in it")
+        encoder = _load(model, dtype, backend)
+        from fastsal.verify import verify as run_verification
+
+        report = run_verification(encoder, sentences[:limit])
+    typer.echo(str(report))
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def info(
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Folder or Hugging Face Hub id of a model.")
+    ] = None,
+    dtype: Dtype = None,
+    backend: Backend = "auto",
+) -> None:
+    """Show what fastsal runs on here and, with a model, what computes it and why."""
+    from fastsal.information import machine_information, model_information
+
+    with _errors_reported():
+        sections = [machine_information()]
+        if model is not None:
+            sections.append(model_information(_load(model, dtype, backend)))
+    for section in sections:
+        width = max(map(len, section))
+        for name, value in section.items():
+            typer.echo(f"{name:{width}}  {value}")
+        typer.echo()
+
+
+def _chunks(sentences: Iterable[str]) -> Iterator[list[str]]:
+    """Consecutive sentences in lists of bounded numbers and characters."""
+    chunk: list[str] = []
+    characters = 0
+    for sentence in sentences:
+        chunk.append(sentence)
+        characters += len(sentence)
+        if len(chunk) == CHUNK_SENTENCES or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _load(model: str, dtype: str | None, backend: str) -> SentenceEncoder:
+    from transformers.utils import logging
+
+    from fastsal.sentence_encoder import SentenceEncoder
+
+    logging.disable_progress_bar()
+    try:
+        return SentenceEncoder(model, dtype=dtype, backend=backend)
+    # Loading runs the code of several libraries, each with exceptions of its own for a missing or damaged file.
+    except Exception as error:
+        _fail(f"cannot load the model {model!r}: {error or type(error).__name__}")
+
+
+def _progress_bar() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.fields[rows]} sentences"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def _rows_named(first: int, last: int) -> Iterator[None]:
+    """Report an error of encode with the rows of the file that it was about."""
+    try:
+        yield
+    except (ValueError, IndexError, RuntimeError) as error:
+        _fail(f"rows {first} to {last}: {error}")
+
+
+@contextmanager
+def _errors_reported() -> Iterator[None]:
+    """End the program with one line, not with a traceback, for what a user can mend."""
+    try:
+        yield
+    except FileFormatError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
