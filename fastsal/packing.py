@@ -1,10 +1,10 @@
 """Padded batches and token lists <-> packed tokens: the sentences' tokens one after the other, no padding between.
 
-    padded (B, S)             packed (T,)            cu_seqlens (B + 1,)
-    [ a0 a1 a2  .  . ]
-    [ b0  .  .  .  . ]   ->   a0 a1 a2 b0 c0 c1      0 3 4 4 6
-    [  .  .  .  .  . ]
-    [  . c0  . c1  . ]
+padded (B, S)             packed (T,)            cu_seqlens (B + 1,)
+[ a0 a1 a2  .  . ]
+[ b0  .  .  .  . ]   ->   a0 a1 a2 b0 c0 c1      0 3 4 4 6
+[  .  .  .  .  . ]
+[  . c0  . c1  . ]
 """
 
 from __future__ import annotations
@@ -78,6 +78,37 @@ def pack_padded(
         inputs_embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1)[token_index],
     )
     return batch, token_index
+
+
+def pack_rectangle(
+    shape: tuple[int, int],
+    input_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+) -> PackedBatch:
+    """Pack a (B, S) = `shape` batch without padding; arguments as for `pack_padded`. Nothing to gather: no copies where
+    the inputs are contiguous int64."""
+    num_rows, num_columns = shape
+    given = input_ids if input_ids is not None else inputs_embeds
+    device = None if given is None else given.device
+    num_tokens = num_rows * num_columns
+
+    def flat(ids: Tensor) -> Tensor:
+        ids = ids if ids.shape == shape else ids.expand(shape)
+        return ids.reshape(-1).long()
+
+    if position_ids is None:
+        position_ids = torch.arange(num_columns, device=device)[None]
+    return PackedBatch(
+        cu_seqlens=torch.arange(0, num_tokens + 1, num_columns, device=device),
+        position_ids=flat(position_ids),
+        token_type_ids=torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        if token_type_ids is None
+        else flat(token_type_ids),
+        input_ids=None if input_ids is None else flat(input_ids),
+        inputs_embeds=None if inputs_embeds is None else inputs_embeds.reshape(num_tokens, -1).contiguous(),
+    )
 
 
 def unpack(packed: Tensor, token_index: Tensor, num_rows: int, num_columns: int) -> Tensor:

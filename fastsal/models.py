@@ -1,0 +1,349 @@
+"""Drop-in Hugging Face encoders on fastsal's kernels."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from functools import update_wrapper
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling, BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.albert.modeling_albert import AlbertModel
+from transformers.models.bert.modeling_bert import BertModel
+
+from fastsal.backends import BACKENDS
+from fastsal.backends.reference import reference_sentence_embeddings
+from fastsal.coverage import Call, NotCoveredError, bind_call, environment_reason
+from fastsal.output_recording import register_recorders
+from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
+from fastsal.pooling import PoolingSpec
+from fastsal.preparation import EncoderStatus, Plan, Preparation, make_plan, make_settings
+from fastsal.spec import EncoderSpec
+
+logger = logging.getLogger("fastsal")
+
+M = TypeVar("M", bound=nn.Module)
+TokenLists = Sequence[Sequence[int] | Tensor | np.ndarray]
+
+_GRADIENTS_WANTED = "gradients are enabled and parameters require them (use torch.inference_mode() or torch.no_grad())"
+
+
+class FastEncoderMixin(nn.Module):
+    """Puts the kernels under a Hugging Face encoder class, which must follow in the bases.
+
+    Calls that the kernels do not cover go to that class's forward with the same arguments. The packed weights are a
+    cache in ``__dict__``, outside parameters, buffers, state dict and config; copies and pickles keep the settings.
+    """
+
+    def fastsal_status(self) -> EncoderStatus:
+        """Who computes this encoder, in which dtype, and why."""
+        return self._preparation.status(self)
+
+    def sentence_embeddings(
+        self, token_lists: TokenLists, pooling: str | tuple[str, ...] | PoolingSpec = "mean", normalize: bool = True
+    ) -> Tensor:
+        """Embed B sentences given as token ids, special tokens included. Nothing is padded where the kernels compute.
+
+        Args:
+            token_lists: B sequences, 1-D arrays or 1-D tensors of token ids. Token types are 0, positions count from
+                0.
+            pooling: a pooling mode, several (their results are concatenated), or a PoolingSpec.
+            normalize: scale each embedding to L2 norm 1. A PoolingSpec has its own `normalize`, which then decides.
+
+        Returns:
+            (B, D) in the dtype of the model's parameters, rows in the order of `token_lists`. D is the hidden size
+            times the number of modes; with a PoolingSpec its `output_size`.
+
+        Raises:
+            TypeError: a sentence is not a sequence of integers.
+            ValueError: an unknown pooling mode, or a sentence longer than the model's position table.
+            IndexError: a token id outside the vocabulary.
+            NotCoveredError: the kernels do not cover this model or call, and ``strict=True`` was asked for.
+        """
+        if not isinstance(pooling, PoolingSpec):
+            modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+            pooling = PoolingSpec(modes=modes, normalize=normalize)
+        batch = pack_token_lists(token_lists)
+        table = self.get_parameter("embeddings.position_embeddings.weight")
+        lengths = batch.cu_seqlens.diff()
+        if len(lengths) and int(lengths.max()) > len(table):
+            index = int(lengths.argmax())
+            raise ValueError(
+                f"token_lists[{index}] has {int(lengths[index])} tokens, the position table {len(table)} rows"
+            )
+
+        plan = self._plan()
+        if isinstance(plan, str):
+            self._note_fallback(plan)
+            hidden_size: Any = self.config.hidden_size  # type: ignore[union-attr]
+            return reference_sentence_embeddings(super().forward, batch, pooling, hidden_size, table.device)
+        embeddings = self._preparation.encoder(self).sentence_embeddings(batch, pooling)
+        return embeddings.to(plan.parameter_dtype)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' method: plain Hugging Face files, with nothing of fastsal in them."""
+        fast_class = type(self)
+        if fast_class not in FAST_CLASSES.values():
+            return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+        # transformers writes the name of the class into config.json
+        self.__class__ = _reference_class(fast_class)  # type: ignore[assignment]
+        try:
+            return self.save_pretrained(*args, **kwargs)
+        finally:
+            self.__class__ = fast_class
+
+    @property
+    def _preparation(self) -> Preparation:
+        # setdefault, as two threads may make the first call of a model that accelerate() did not make
+        return self.__dict__.setdefault("_fastsal", Preparation())
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = super()._replicate_for_data_parallel()
+        # its weights are plain attributes on another device and live for one call
+        replica.__dict__["_fastsal"] = Preparation(self._preparation.settings, refusal="this is a DataParallel replica")
+        return replica
+
+    def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
+        """The architecture's pooler on (B, S, H) hidden states, None without one."""
+        raise NotImplementedError
+
+    def _output(self, **outputs: Any) -> Any:
+        """The architecture's output class."""
+        raise NotImplementedError
+
+    def _reference(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().forward(*args, **kwargs)
+
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan = self._plan()
+        if isinstance(plan, str):
+            self._note_fallback(plan)
+            return self._reference(args, kwargs)
+        call = bind_call(self.config, plan.parameter_dtype, plan.device, args, kwargs)
+        if isinstance(call, str):
+            self._note_fallback(call)
+            return self._reference(args, kwargs)
+        return self._compute(call, plan, args, kwargs)
+
+    def _plan(self) -> Plan | str:
+        """The plan by which the kernels compute now, or why they don't."""
+        preparation = self._preparation
+        reason = environment_reason() or preparation.refusal
+        if reason is not None:
+            return reason
+        if self.training:
+            return "the model is in training mode"
+        plan = preparation.plan(self)
+        if plan.backend is None:
+            return plan.detail
+        watch = plan.reading.watch
+        if watch.any_training():
+            return "a part of the model is in training mode"
+        if torch.is_grad_enabled() and watch.any_requires_grad():
+            return _GRADIENTS_WANTED
+        return plan
+
+    def _uncovered(self) -> str | None:
+        """Why the kernels do not compute now, None if they do."""
+        plan = self._plan()
+        return plan if isinstance(plan, str) else None
+
+    def _note_fallback(self, reason: str) -> None:
+        """Remember why the reference runs.
+
+        Raises:
+            NotCoveredError: ``strict=True`` was asked for.
+        """
+        preparation = self._preparation
+        if preparation.settings.strict and preparation.settings.backend != "reference":
+            raise NotCoveredError(f"{type(self).__name__}: the kernels do not cover this: {reason}")
+        if reason is _GRADIENTS_WANTED and preparation.last_fallback is None:
+            logger.warning("%s runs in the reference, at its speed: %s", type(self).__name__, reason)
+        preparation.last_fallback = reason
+
+    def _compute(self, call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        shape = call.shape
+        spec = plan.reading.spec
+        if spec is None:
+            raise RuntimeError("a plan with a backend must have a spec")
+        if call.position_ids is None and shape[1] > spec.max_positions:
+            raise RuntimeError(
+                f"the input has {shape[1]} columns, the position table only {spec.max_positions} rows: truncate the "
+                "input or give position_ids"
+            )
+        mask = None if call.attention_mask is None else call.attention_mask.to(torch.bool)
+        if mask is not None and bool(mask.all()):
+            mask = None
+
+        inputs = (call.input_ids, call.inputs_embeds, call.position_ids, call.token_type_ids)
+        if mask is None:
+            batch, token_index = pack_rectangle(shape, *inputs), None
+        else:
+            _check_ids(call, spec)  # the backend checks the tokens it gets, which are those that are not masked
+            if self.pooler is not None and _pools_a_masked_token(mask):
+                return self._reference_with_zeros(mask, call, args, kwargs)
+            batch, token_index = pack_padded(mask, *inputs)
+
+        self._preparation.last_fallback = None
+        packed = self._preparation.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
+        packed = packed.to(plan.parameter_dtype)
+        states = tuple(
+            layer.view(*shape, -1) if token_index is None else unpack(layer, token_index, *shape)
+            for layer in (packed.unbind(0) if call.output_hidden_states else (packed,))
+        )
+        return self._assemble(states[-1], self._pooled(states[-1]), states, call)
+
+    def _reference_with_zeros(self, mask: Tensor, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The pooler reads column 0 of every row, also where it is masked: a value that the kernels do not compute."""
+        self._note_fallback("the pooler reads column 0, which is masked in a sentence (left padding)")
+        output = self._reference(args, {**kwargs, "return_dict": True})
+        masked = ~mask[..., None]
+        states = output.hidden_states if call.output_hidden_states else (output.last_hidden_state,)
+        zeroed = tuple(state.masked_fill(masked, 0) for state in states)
+        return self._assemble(zeroed[-1], output.pooler_output, zeroed, call)
+
+    def _assemble(self, last: Tensor, pooled: Tensor | None, states: tuple[Tensor, ...], call: Call) -> Any:
+        hidden_states = states if call.output_hidden_states else None
+        output = self._output(last_hidden_state=last, pooler_output=pooled, hidden_states=hidden_states)
+        return output if call.return_dict else output.to_tuple()
+
+
+class FastAlbertModel(FastEncoderMixin, AlbertModel):
+    """`transformers.AlbertModel` on fastsal's kernels: the same arguments, outputs, parameters and files."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(args, kwargs)
+
+    def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
+        return None if self.pooler is None else self.pooler_activation(self.pooler(last_hidden_state[:, 0]))
+
+    def _output(self, **outputs: Any) -> BaseModelOutputWithPooling:
+        return BaseModelOutputWithPooling(**outputs)
+
+
+class FastBertModel(FastEncoderMixin, BertModel):
+    """`transformers.BertModel` on fastsal's kernels: the same arguments, outputs, parameters and files."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(args, kwargs)
+
+    def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
+        return None if self.pooler is None else self.pooler(last_hidden_state)
+
+    def _output(self, **outputs: Any) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        return BaseModelOutputWithPoolingAndCrossAttentions(**outputs)
+
+
+#: Hugging Face class -> its drop-in.
+FAST_CLASSES: dict[type[nn.Module], type[FastEncoderMixin]] = {AlbertModel: FastAlbertModel, BertModel: FastBertModel}
+
+for _reference, _fast in FAST_CLASSES.items():
+    update_wrapper(_fast.forward, _reference.forward)  # the signature, which sentence-transformers and Trainer look at
+    register_recorders(_reference)
+    register_recorders(_fast)
+
+
+def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = "auto", strict: bool = False) -> M:
+    """Let fastsal's kernels compute the AlbertModels and BertModels in `model`: in place, by changing their classes.
+
+    Args:
+        model: an AlbertModel or BertModel, or any module that contains some: a model with a head, a
+            SentenceTransformer (which becomes a SentenceEncoder), a CrossEncoder. Encoders that are accelerated already
+            get the new settings.
+        dtype: what the kernels compute in: "float32", "bfloat16", "float16", "int8"; None for the dtype of the
+            parameters. Results have the dtype of the parameters in any case.
+        backend: "auto", "cpu", "triton" or "reference".
+        strict: raise NotCoveredError where the reference would run, for models (now) and for calls.
+
+    Returns:
+        `model`. ``encoder.fastsal_status()`` tells what computes each encoder in it, `restore` undoes it.
+
+    Raises:
+        ValueError: there is no encoder to accelerate in `model`, or an unknown dtype or backend.
+        BackendError: a dtype or backend that was named cannot run for this model here. `model` is then as it was.
+        NotCoveredError: the kernels do not cover an encoder in `model`, and `strict` is set.
+
+    Changed weights are noticed at the next call and packed again: by an optimizer step, `load_state_dict`, `to`,
+    `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write in place through
+    ``parameter.data`` (``parameter.data.copy_(...)``) leaves no trace in PyTorch and is not noticed: write
+    ``with torch.no_grad(): parameter.copy_(...)`` instead.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch module that contains an AlbertModel or BertModel, got {type(model)}")
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"backend must be 'auto' or one of {BACKENDS}, got {backend!r}")
+    settings = make_settings(dtype, backend, strict)
+    encoders = [m for m in model.modules() if type(m) in FAST_CLASSES or isinstance(m, FastEncoderMixin)]
+    if not encoders:
+        found = sorted({type(m).__name__ for m in model.modules() if isinstance(m, PreTrainedModel)})
+        described = f"{type(model).__name__} with {', '.join(found)} in it" if found else type(model).__name__
+        raise ValueError(f"model must be or contain an AlbertModel or BertModel, got {described}")
+    for encoder in encoders:  # all of them before anything is changed
+        plan = make_plan(encoder, settings)
+        if strict and plan.backend is None and backend != "reference":
+            raise NotCoveredError(f"{type(encoder).__name__}: the kernels do not cover this model: {plan.detail}")
+
+    for encoder in encoders:
+        encoder.__class__ = FAST_CLASSES.get(type(encoder), type(encoder))
+        encoder.__dict__["_fastsal"] = Preparation(settings)
+    _change_sentence_transformer(model, fast=True)
+    return model
+
+
+def restore(model: M) -> M:
+    """Undo `accelerate` everywhere in `model`, in place, and drop the packed weights. Returns `model`."""
+    for module in model.modules():
+        if type(module) in FAST_CLASSES.values():
+            module.__class__ = _reference_class(type(module))
+        if isinstance(module, nn.Module):
+            module.__dict__.pop("_fastsal", None)
+    _change_sentence_transformer(model, fast=False)
+    return model
+
+
+def fast_encoders(model: nn.Module) -> dict[str, FastEncoderMixin]:
+    """The accelerated encoders in `model` by their names in it."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, FastEncoderMixin)}
+
+
+def _reference_class(fast_class: type[nn.Module]) -> type[nn.Module]:
+    return next(reference for reference, fast in FAST_CLASSES.items() if fast is fast_class)
+
+
+def _change_sentence_transformer(model: nn.Module, fast: bool) -> None:
+    """SentenceTransformer -> SentenceEncoder and back; other classes stay what they are."""
+    if "sentence_transformers" not in sys.modules:
+        return
+    from sentence_transformers import SentenceTransformer
+
+    from fastsal.sentence_encoder import SentenceEncoder
+
+    if fast and type(model) is SentenceTransformer:
+        model.__class__ = SentenceEncoder
+    elif not fast and type(model) is SentenceEncoder:
+        model.__class__ = SentenceTransformer  # type: ignore[assignment]
+
+
+def _check_ids(call: Call, spec: EncoderSpec) -> None:
+    """Raise IndexError for an id outside its table, also where it is masked, as the reference does."""
+    for name, rows in (
+        ("input_ids", spec.vocab_size),
+        ("token_type_ids", spec.type_vocab_size),
+        ("position_ids", spec.max_positions),
+    ):
+        ids = getattr(call, name)
+        if ids is not None:
+            low, high = (int(limit) for limit in ids.aminmax())
+            if low < 0 or high >= rows:
+                raise IndexError(f"{name} must be in [0, {rows}), got {low if low < 0 else high}")
+
+
+def _pools_a_masked_token(mask: Tensor) -> bool:
+    """Whether a row of the (B, S) bool mask has tokens, but none in column 0."""
+    first = mask[:, 0]
+    return not bool(first.all()) and bool((mask.any(dim=1) & ~first).any())
