@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastsal.backends import BackendError, backends
     from fastsal.models import FastAlbertModel, FastBertModel, accelerate, restore
-    from fastsal.sentence_encoder import SALBERT, SBERT, SentenceEncoder
+    from fastsal.paper_models import SALBERT, SBERT
+    from fastsal.sentence_encoder import SentenceEncoder
     from fastsal.verify import verify
 
 __all__ = [
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SALBERT": "fastsal.sentence_encoder",
-    "SBERT": "fastsal.sentence_encoder",
+    "SALBERT": "fastsal.paper_models",
+    "SBERT": "fastsal.paper_models",
     "BackendError": "fastsal.backends",
     "FastAlbertModel": "fastsal.models",
     "FastBertModel": "fastsal.models",

@@ -1,0 +1,54 @@
+"""What is wrong with a model's files, for errors that name the file instead of a place in a parser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedTokenizerBase
+
+#: Modules without files of their own, which older versions of sentence-transformers saved no folder for.
+_WITHOUT_FILES = ("Normalize",)
+
+
+def find_damage(folder: Path) -> str | None:
+    """The first damaged or missing file of a sentence-transformers or Hugging Face model folder, if there is one."""
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return f"{path} is not valid JSON ({error}): it is truncated or damaged"
+    for path in sorted(folder.rglob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"{path} is not a whole safetensors file ({error}): it is truncated or damaged"
+    return _find_missing(folder)
+
+
+def _find_missing(folder: Path) -> str | None:
+    if not (folder / "config.json").is_file():
+        return f"{folder / 'config.json'} is missing"
+    modules_file = folder / "modules.json"
+    if not modules_file.is_file():
+        return None
+    for module in json.loads(modules_file.read_text(encoding="utf-8")):
+        path, name = module.get("path", ""), module.get("type", "").rsplit(".", 1)[-1]
+        if path and name not in _WITHOUT_FILES and not any((folder / path).glob("*config.json")):
+            return f"modules.json names a {name} module in {path!r}, but {folder / path} has no configuration file"
+    return None
+
+
+def find_vocabulary_gap(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[str | None, str | None]:
+    """An error and a warning about a tokenizer that knows too few tokens for a table of `vocab_size` embeddings.
+
+    transformers builds an empty tokenizer where the vocabulary file is missing, and every word becomes unknown.
+    """
+    known = len(tokenizer)
+    if known <= len(tokenizer.all_special_tokens):
+        return f"its tokenizer knows {known} special tokens and no word: the vocabulary file is missing or empty", None
+    if known < 0.9 * vocab_size:
+        return None, f"its tokenizer knows {known} tokens, its embedding table {vocab_size}: is the vocabulary whole?"
+    return None, None

@@ -1,0 +1,384 @@
+"""SentenceEncoder: a SentenceTransformer whose `encode` runs on fastsal's kernels."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from numbers import Number
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util.decorators import deprecated_kwargs
+from sentence_transformers.util.quantization import quantize_embeddings
+from torch import Tensor
+from tqdm.autonotebook import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from fastsal.backends import PreparedEncoder
+from fastsal.encode_loop import embed
+from fastsal.model_files import find_damage, find_vocabulary_gap
+from fastsal.models import FAST_CLASSES, accelerate
+from fastsal.packing import PackedBatch
+from fastsal.pipeline import Pipeline, read_pipeline
+from fastsal.preparation import Plan
+from fastsal.tokenization import UnknownFeaturesError, read_settings, tokenize, tokenizer_lock
+
+logger = logging.getLogger(__name__)
+
+#: As in sentence-transformers, progress is shown where its logger shows INFO.
+_reference_logger = logging.getLogger(SentenceTransformer.__module__)
+
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+_PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+
+
+class SentenceEncoder(SentenceTransformer):
+    """A sentence-transformers model, faster, with the same numbers.
+
+    It loads and saves the same folders, and `encode` takes the same arguments and gives the same shapes and types. The
+    steps Transformer (BERT, ALBERT) -> [CNN] -> Pooling -> [Normalize] run in one native call per batch, on tokens
+    without padding; Dense, LayerNorm, Dropout and Normalize modules run behind as they are. Whatever else a model or a
+    call holds runs in sentence-transformers' own code, with the accelerated encoder inside where it can be.
+
+    Two results differ from sentence-transformers on purpose: embeddings do not depend on what else is in the batch,
+    and a CNN sees zeros beyond the sentence's ends, not the other sentences' padding. ``backend="reference"`` keeps
+    sentence-transformers' own results.
+
+    Args:
+        model_name_or_path: a folder or a Hugging Face Hub id. Without a modules.json in it, mean pooling is assumed.
+        dtype: what the kernels compute in, see `fastsal.accelerate`.
+        backend: "auto", "cpu", "triton" or "reference", see `fastsal.accelerate`.
+        **kwargs: SentenceTransformer's other arguments. (Its own `backend` is always "torch" here.)
+
+    Raises:
+        OSError: a file of the model is missing, truncated or damaged.
+        fastsal.BackendError: an explicitly chosen dtype or backend cannot run here.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | None = None,
+        *,
+        dtype: str | torch.dtype | None = None,
+        backend: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        try:
+            super().__init__(model_name_or_path, **kwargs)
+        except Exception as error:
+            folder = Path(model_name_or_path or "")
+            damage = find_damage(folder) if model_name_or_path and folder.is_dir() else None
+            if damage is None:
+                raise
+            raise OSError(f"the model in {model_name_or_path} cannot be loaded: {damage}") from error
+        self._check_vocabulary()
+        if dtype is None and backend == "auto" and not any(isinstance(m, tuple(FAST_CLASSES)) for m in self.modules()):
+            logger.warning("the model holds neither BERT nor ALBERT: sentence-transformers computes it, at its speed")
+        else:
+            accelerate(self, dtype=dtype, backend=backend)
+
+    @deprecated_kwargs(sentences="inputs")
+    def encode(
+        self,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: Literal["sentence_embedding", "token_embeddings"] | None = "sentence_embedding",
+        precision: Precision = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | list[str | torch.device] | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        pool: dict[Literal["input", "output", "processes"], Any] | None = None,
+        chunk_size: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Embed texts, as `SentenceTransformer.encode` does, whose documentation describes the arguments.
+
+        `inputs` may also be a pandas Series, whatever its index. `batch_size` must be positive but does not matter:
+        batches hold a fixed number of tokens, and an embedding does not depend on its batch. As in
+        sentence-transformers the model is in evaluation mode afterwards; the results are ordinary tensors (not
+        inference tensors) without gradients. Threads may share a model.
+
+        Raises:
+            TypeError: an input is None or a number; the message names its position.
+            ValueError: `inputs` has no order or no length (set, generator), or an argument has an unknown value.
+            IndexError: a text has more tokens than the model has positions.
+
+        Warns:
+            RuntimeWarning: embeddings hold NaN or infinity; once per call with the number of rows.
+        """
+        inputs = _as_ordered(inputs)
+        is_singular = isinstance(inputs, str) or self.is_singular_input(inputs)
+        rows: list = [inputs] if is_singular else _as_list(inputs)
+        only_texts = _check_rows(rows, is_singular) if self.modalities == ["text"] else False
+
+        embeddings = None
+        if (
+            only_texts
+            and output_value == "sentence_embedding"
+            and precision in (None, *_PRECISIONS)
+            and batch_size > 0
+            and pool is None
+            and not isinstance(device, list)
+            and not kwargs.keys() - {"task"}
+        ):
+            embeddings = self._embed_natively(
+                rows,
+                prompt=self._resolve_prompt(prompt, prompt_name),
+                task=kwargs.get("task"),
+                batch_size=batch_size,
+                show_progress_bar=show_progress_bar,
+                device=device,
+                normalize_embeddings=normalize_embeddings,
+                truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
+            )
+        if embeddings is None:
+            with _sole_user(pool):
+                result = super().encode(
+                    rows[0] if is_singular else rows,
+                    prompt_name=prompt_name,
+                    prompt=prompt,
+                    batch_size=batch_size,
+                    show_progress_bar=show_progress_bar,
+                    output_value=output_value,
+                    precision=precision,
+                    convert_to_numpy=convert_to_numpy,
+                    convert_to_tensor=convert_to_tensor,
+                    device=device,
+                    normalize_embeddings=normalize_embeddings,
+                    truncate_dim=truncate_dim,
+                    pool=pool,
+                    chunk_size=chunk_size,
+                    **kwargs,
+                )
+            if output_value == "sentence_embedding":
+                _warn_if_not_finite(result)
+            return result
+
+        _warn_if_not_finite(embeddings)
+        result = _convert(embeddings, precision, convert_to_numpy, convert_to_tensor)
+        return result[0] if is_singular else result
+
+    def _inference(self, inputs: list, **kwargs: Any) -> Any:
+        """What the worker processes of a pool call in sentence-transformers >= 6.2."""
+        embeddings = None
+        native = {"prompt", "batch_size", "show_progress_bar", "device", "normalize_embeddings", "truncate_dim", "task"}
+        if (
+            kwargs.get("output_value") == "sentence_embedding"
+            and not kwargs.keys() - native - {"output_value", "save_to_cpu"}
+            and inputs
+            and all(isinstance(text, str) for text in inputs)
+        ):
+            arguments = {name: value for name, value in kwargs.items() if name in native}
+            embeddings = self._embed_natively(inputs, **{"task": None, "device": None, **arguments})
+        return super()._inference(inputs, **kwargs) if embeddings is None else embeddings
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """As in sentence-transformers; safe to call from several threads."""
+        tokenizer = getattr(self[0], "tokenizer", None)
+        with tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext():
+            return super().preprocess(inputs, prompt=prompt, **kwargs)
+
+    def _check_vocabulary(self) -> None:
+        tokenizer, vocab_size = getattr(self[0], "tokenizer", None), getattr(self.config, "vocab_size", None)
+        if isinstance(tokenizer, PreTrainedTokenizerBase) and isinstance(vocab_size, int):
+            error, warning = find_vocabulary_gap(tokenizer, vocab_size)
+            if error:
+                raise OSError(f"the model cannot be used: {error}")
+            if warning:
+                logger.warning("the model loaded, but %s", warning)
+
+    def _load_default_modules(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        logger.warning("%s has no modules.json: mean pooling over its token embeddings is assumed", model_name_or_path)
+        return super()._load_default_modules(model_name_or_path, *args, **kwargs)
+
+    def _embed_natively(
+        self,
+        texts: list[str],
+        *,
+        prompt: str | None,
+        task: str | None,
+        batch_size: int,
+        show_progress_bar: bool | None,
+        device: str | torch.device | None,
+        normalize_embeddings: bool,
+        truncate_dim: int | None,
+    ) -> Tensor | None:
+        """(len(texts), D) embeddings, or None if sentence-transformers has to compute them."""
+        with torch.no_grad():
+            computation = self._computation(device)
+            if not isinstance(computation, str):
+                try:
+                    settings = read_settings(self, prompt, task)
+                except UnknownFeaturesError as error:
+                    computation = str(error)
+            if isinstance(computation, str):
+                logger.debug("encode runs in sentence-transformers: %s", computation)
+                return None
+            pipeline, plan, encoder = computation
+        if plan.reading.spec is None:
+            raise RuntimeError("a plan that computes must have a spec")
+
+        # What comes last in a PoolingSpec the kernels do in the same pass.
+        normalize_inside = normalize_embeddings and truncate_dim is None and not pipeline.tail
+        pooling = replace(
+            pipeline.pooling,
+            skip_tokens=0 if pipeline.include_prompt else settings.prompt_length,
+            normalize=pipeline.pooling.normalize or normalize_inside,
+        )
+
+        def compute(batch: PackedBatch) -> Tensor:
+            embeddings = encoder.sentence_embeddings(batch, pooling).to(plan.parameter_dtype)
+            if pipeline.tail:
+                features: dict[str, Any] = {"sentence_embedding": embeddings, "modality": "text"}
+                for module in pipeline.tail:
+                    features = module(features)
+                embeddings = features["sentence_embedding"]
+            if truncate_dim is not None:
+                embeddings = embeddings[..., :truncate_dim]
+            if normalize_embeddings and not normalize_inside:
+                embeddings = torch.nn.functional.normalize(embeddings, p=2, dim=1)
+            return embeddings
+
+        with torch.no_grad(), _Progress(len(texts), batch_size, show_progress_bar) as report:
+            return embed(
+                texts,
+                tokenize=lambda piece: tokenize(self, piece, settings, task),
+                compute=compute,
+                max_tokens=plan.reading.spec.max_positions,
+                report=report,
+            )
+
+    def _computation(self, device: str | torch.device | None) -> tuple[Pipeline, Plan, PreparedEncoder] | str:
+        """What the kernels compute for this model as it is now, or why they don't."""
+        cls = type(self)
+        if cls.forward is not SentenceTransformer.forward or cls.preprocess is not SentenceEncoder.preprocess:
+            return f"{cls.__name__} has a forward or preprocess of its own"
+        if getattr(self, "_distributed_inference", None) is not None:
+            return "encode is distributed over processes"
+        pipeline = read_pipeline(self)
+        if isinstance(pipeline, str):
+            return pipeline
+        if self.training or any(module.training for module in pipeline.tail):
+            self.eval()
+        plan = pipeline.encoder._plan()
+        if isinstance(plan, str):
+            self.eval()  # a part of the encoder may be in training mode
+            plan = pipeline.encoder._plan()
+        if isinstance(plan, str):
+            return plan
+        if device is not None and torch.empty(0, device=device).device != plan.device:
+            return f"the model has to move to {device}"
+        return pipeline, plan, pipeline.encoder._preparation.encoder(pipeline.encoder)
+
+
+class _Progress:
+    """sentence-transformers' progress bar, which counts batches of `batch_size`; called with numbers of texts."""
+
+    def __init__(self, num_texts: int, batch_size: int, show: bool | None) -> None:
+        if show is None:
+            show = _reference_logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+        self._batch_size, self._num_done = batch_size, 0
+        self._bar = tqdm(total=math.ceil(num_texts / batch_size), desc="Batches") if show else None
+
+    def __call__(self, num_texts: int) -> None:
+        self._num_done += num_texts
+        if self._bar is not None:
+            self._bar.update(math.ceil(self._num_done / self._batch_size) - self._bar.n)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _as_ordered(inputs: Any) -> Any:
+    """`inputs` with a pandas Series as a list; what has no order or no length is refused."""
+    if isinstance(inputs, (str, list)):
+        return inputs
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(inputs, (pandas.Series, pandas.Index)):
+        return inputs.tolist()
+    if isinstance(inputs, (set, frozenset, Iterator)):
+        raise ValueError(
+            f"inputs must be a text or a list of texts, got a {type(inputs).__name__}: pass list(...) of it"
+        )
+    return inputs
+
+
+def _as_list(inputs: Any) -> list:
+    if isinstance(inputs, list):
+        return inputs
+    return inputs.tolist() if isinstance(inputs, np.ndarray) else list(inputs)
+
+
+def _check_rows(rows: list, is_singular: bool) -> bool:
+    """Whether all rows are texts; pairs and dicts are left to sentence-transformers.
+
+    Raises:
+        TypeError: a row is None, a number or bytes.
+    """
+    only_texts = bool(rows)
+    for index, row in enumerate(rows):
+        if not isinstance(row, str):
+            only_texts = False
+            if row is None or isinstance(row, (Number, bytes)) or type(row).__name__ in ("NAType", "NaTType"):
+                name = "inputs" if is_singular else f"inputs[{index}]"
+                raise TypeError(f"{name} must be a text (str), got {type(row).__name__}: {row!r}")
+    return only_texts
+
+
+@contextmanager
+def _sole_user(pool: dict | None) -> Iterator[None]:
+    """Hold a pool of processes: its queues do not tell the results of two calls apart."""
+    with nullcontext() if pool is None else pool.setdefault("lock", threading.Lock()):
+        yield
+
+
+def _convert(
+    embeddings: Tensor, precision: Precision | None, convert_to_numpy: bool, convert_to_tensor: bool
+) -> Tensor | np.ndarray | list[Tensor]:
+    """The type that the arguments of `encode` ask for."""
+    if precision not in (None, "float32"):
+        quantized = np.asarray(quantize_embeddings(embeddings, precision=precision))
+        if convert_to_numpy and not convert_to_tensor:
+            return quantized
+        embeddings = torch.from_numpy(quantized)
+    if convert_to_tensor:
+        return embeddings
+    if convert_to_numpy:
+        # numpy has no bfloat16
+        return (embeddings.float() if embeddings.dtype == torch.bfloat16 else embeddings).cpu().numpy()
+    return list(embeddings)
+
+
+def _warn_if_not_finite(embeddings: Any) -> None:
+    """Warn of rows with NaN or infinity in what `encode` returns."""
+    if isinstance(embeddings, np.ndarray):
+        embeddings = torch.from_numpy(embeddings)
+    if isinstance(embeddings, Tensor):
+        if embeddings.dim() == 1:
+            embeddings = embeddings[None]
+        # in pieces, as the intermediate results are as large as the embeddings
+        pieces: list[Tensor] = list(embeddings.split(4096)) if len(embeddings) > 1 else [embeddings]
+    else:
+        pieces = [row[None] for row in embeddings]
+    bad = sum(int((~torch.isfinite(piece)).any(dim=1).sum()) for piece in pieces if piece.dtype.is_floating_point)
+    if bad:
+        total = sum(map(len, pieces))
+        warnings.warn(f"{bad} of {total} embeddings contain NaN or infinity", RuntimeWarning, stacklevel=4)
