@@ -1,0 +1,49 @@
+"""Shared fixtures. Nothing here or in any test needs a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import pytest
+import torch
+
+
+@pytest.fixture(params=["albert", "bert"])
+def architecture(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def model(architecture):
+    """A tiny random AlbertModel or BertModel in eval mode."""
+    from models_zoo import TINY
+
+    return TINY[architecture]()
+
+
+@pytest.fixture
+def fast(model):
+    """An accelerated copy of `model`."""
+    import copy
+
+    import fastsal
+
+    return fastsal.accelerate(copy.deepcopy(model))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of data sets that FASTSAL_DATA names."""
+    folder = os.environ.get("FASTSAL_DATA", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip(f"FASTSAL_DATA names no folder with data sets (it is {folder!r})")
+    return Path(folder)
+
+
+@pytest.fixture
+def no_grad():
+    with torch.no_grad():
+        yield
