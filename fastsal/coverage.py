@@ -83,6 +83,7 @@ def environment_reason() -> str | None:
 
 def bind_call(
     config: Any,
+    embedding_size: int,
     parameter_dtype: torch.dtype | None,
     device: torch.device | None,
     args: Sequence[Any],
@@ -94,7 +95,7 @@ def bind_call(
 
     Args:
         config: of the model, for defaults.
-        parameter_dtype, device: of the model's parameters.
+        embedding_size, parameter_dtype, device: of the model's parameters.
         args, kwargs: of the forward call.
 
     Raises:
@@ -124,10 +125,8 @@ def bind_call(
     if kwargs.get("output_attentions", config.output_attentions):
         return "output_attentions is set: the kernels never hold attention probabilities"
     return_dict = kwargs.get("return_dict", config.return_dict)
-    reason = _input_reason(inputs, parameter_dtype, device) or _config_reason(config, inputs)
-    return reason or Call(
-        *inputs, output_hidden_states=bool(output_hidden_states), return_dict=return_dict is not False
-    )
+    reason = _input_reason(inputs, embedding_size, parameter_dtype, device) or _config_reason(config, inputs)
+    return reason or Call._make([*inputs, bool(output_hidden_states), return_dict is not False])
 
 
 def _config_reason(config: Any, inputs: list[Any]) -> str | None:
@@ -142,7 +141,9 @@ def _config_reason(config: Any, inputs: list[Any]) -> str | None:
     return None
 
 
-def _input_reason(inputs: list[Any], parameter_dtype: Any, device: torch.device | None) -> str | None:
+def _input_reason(
+    inputs: list[Any], embedding_size: int, parameter_dtype: Any, device: torch.device | None
+) -> str | None:
     ids, mask, types, positions, embeds = inputs
     if (ids is None) == (embeds is None):
         raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
@@ -158,10 +159,9 @@ def _input_reason(inputs: list[Any], parameter_dtype: Any, device: torch.device 
         if ids.dim() != 2 or ids.dtype not in _INDEX_DTYPES:
             return f"input_ids must be (B, S) of int64 or int32, got {tuple(ids.shape)} of {ids.dtype}"
     else:
-        if embeds.dim() != 3 or not embeds.dtype.is_floating_point:
-            return (
-                f"inputs_embeds must be (B, S, embedding_size) of floats, got {tuple(embeds.shape)} of {embeds.dtype}"
-            )
+        if embeds.dim() != 3 or embeds.shape[2] != embedding_size or not embeds.dtype.is_floating_point:
+            expected = f"(B, S, {embedding_size}) of floats"
+            return f"inputs_embeds must be {expected}, got {tuple(embeds.shape)} of {embeds.dtype}"
         if torch.promote_types(embeds.dtype, parameter_dtype) != parameter_dtype:
             return f"inputs_embeds of {embeds.dtype} do not fit parameters of {parameter_dtype}"
         if embeds.requires_grad and torch.is_grad_enabled():

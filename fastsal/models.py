@@ -124,11 +124,14 @@ class FastEncoderMixin(nn.Module):
         if isinstance(plan, str):
             self._note_fallback(plan)
             return self._reference(args, kwargs)
-        call = bind_call(self.config, plan.parameter_dtype, plan.device, args, kwargs)
+        spec = plan.reading.spec
+        if spec is None:
+            raise RuntimeError("a plan with a backend must have a spec")
+        call = bind_call(self.config, spec.embedding_size, plan.parameter_dtype, plan.device, args, kwargs)
         if isinstance(call, str):
             self._note_fallback(call)
             return self._reference(args, kwargs)
-        return self._compute(call, plan, args, kwargs)
+        return self._compute(call, spec, plan.parameter_dtype, args, kwargs)
 
     def _plan(self) -> Plan | str:
         """The plan by which the kernels compute now, or why they don't."""
@@ -166,11 +169,15 @@ class FastEncoderMixin(nn.Module):
             logger.warning("%s runs in the reference, at its speed: %s", type(self).__name__, reason)
         preparation.last_fallback = reason
 
-    def _compute(self, call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compute(
+        self,
+        call: Call,
+        spec: EncoderSpec,
+        dtype: torch.dtype | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         shape = call.shape
-        spec = plan.reading.spec
-        if spec is None:
-            raise RuntimeError("a plan with a backend must have a spec")
         if call.position_ids is None and shape[1] > spec.max_positions:
             raise RuntimeError(
                 f"the input has {shape[1]} columns, the position table only {spec.max_positions} rows: truncate the "
@@ -191,7 +198,7 @@ class FastEncoderMixin(nn.Module):
 
         self._preparation.last_fallback = None
         packed = self._preparation.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
-        packed = packed.to(plan.parameter_dtype)
+        packed = packed.to(dtype)
         states = tuple(
             layer.view(*shape, -1) if token_index is None else unpack(layer, token_index, *shape)
             for layer in (packed.unbind(0) if call.output_hidden_states else (packed,))
