@@ -1,26 +1,161 @@
-"""TEMPORARY: plain PyTorch until the native kernels land (minutes). The class names and signatures stay."""
-import sys, pathlib
+"""The CPU backend: one native call per forward pass, kernels in kernels/cpu."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
 import torch
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests"))
+from torch import Tensor
+
+from fastsal.packing import PackedBatch
+from fastsal.pooling import PoolingSpec
+from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+
+try:
+    from fastsal import _cpu
+
+    _import_error: str | None = None
+except ImportError as error:  # a platform without the extension still has the reference
+    _import_error = str(error)
+
+#: Convolutions kept packed per encoder; a model has one set, more only while its weights change.
+_MAX_PACKED_POOLINGS = 4
+
 
 class CpuBackend:
+    """Compiled kernels for x86-64 and 64-bit Arm."""
+
     name = "cpu"
-    def unavailable(self): return None
-    def describe(self): return "plain PyTorch stand-in"
-    def unsupported(self, spec, dtype, device):
-        if device.type != "cpu": return f"the CPU kernels need tensors on the CPU, these are on {device}"
-        if dtype != "float32": return f"the CPU kernels compute in float32 only so far, not {dtype}"
+
+    def unavailable(self) -> str | None:
+        if _import_error is not None:
+            return f"the compiled kernels are missing ({_import_error}); install fastsal from source with a C++ compiler"
+        try:
+            _cpu.selected_instruction_set()
+        except ValueError as error:  # FASTSAL_CPU_ISA names none
+            return str(error)
         return None
-    def prepare(self, spec, weights, dtype):
-        from oracle import OracleEncoder
-        class Prepared(OracleEncoder):
-            def _check(self, b):
-                for name, ids, n in (("input_ids", b.input_ids, spec.vocab_size), ("position_ids", b.position_ids, spec.max_positions), ("token_type_ids", b.token_type_ids, spec.type_vocab_size)):
-                    if ids is not None and ids.numel() and (ids.min() < 0 or ids.max() >= n):
-                        raise IndexError(f"{name} must be in [0, {n}), got {int(ids.max())}")
-            def hidden_states(self, batch, all_layers=False):
-                self._check(batch)
-                return super().hidden_states(batch, all_layers).float()
-            def sentence_embeddings(self, batch, pooling):
-                return super().sentence_embeddings(batch, pooling).float()
-        return Prepared(spec, weights, torch.float32)
+
+    def describe(self) -> str:
+        """Instruction sets of this build, the selected one named first. Only where the backend is available."""
+        others = [name for name, runs_here in _cpu.instruction_sets() if runs_here]
+        return f"{_cpu.selected_instruction_set()}, float32 (instruction sets that run here: {', '.join(others)})"
+
+    def unsupported(self, spec: EncoderSpec, dtype: str, device: torch.device) -> str | None:
+        if device.type != "cpu":
+            return f"the CPU kernels need the model on the CPU, it is on {device}"
+        if dtype != "float32":
+            return f"the CPU kernels compute in float32 so far, not in {dtype}"
+        return None
+
+    def prepare(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str) -> CpuEncoder:
+        return CpuEncoder(spec, weights)
+
+
+class CpuEncoder:
+    """An encoder packed for the selected instruction set; implements `PreparedEncoder`.
+
+    float32 embedding tables are read where they are; everything else is copied once into the kernels' layout.
+    """
+
+    def __init__(self, spec: EncoderSpec, weights: EncoderWeights) -> None:
+        self._spec = spec
+        self._native = _cpu.Encoder(
+            num_heads=spec.num_heads,
+            head_size=spec.head_size,
+            intermediate_size=spec.intermediate_size,
+            activation=spec.activation,
+            layer_norm_eps=spec.layer_norm_eps,
+            layer_schedule=list(spec.layer_schedule),
+            word_embeddings=_floats(weights.word_embeddings),
+            position_embeddings=_floats(weights.position_embeddings),
+            type_embeddings=_floats(weights.type_embeddings),
+            embedding_norm=_pair(weights.embedding_norm),
+            mapping=None if weights.mapping is None else _pair(weights.mapping),
+            layers=[_layer(layer) for layer in weights.layers],
+        )
+        self._poolings: OrderedDict[tuple, tuple[PoolingSpec, _cpu.Pooling]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def instruction_set(self) -> str:
+        return self._native.instruction_set
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory that the packed weights take, in bytes."""
+        return self._native.packed_bytes
+
+    def hidden_states(self, batch: PackedBatch, all_layers: bool = False) -> Tensor:
+        states = len(self._spec.layer_schedule) + 1 if all_layers else 1
+        output = torch.empty(states, batch.num_tokens, self._spec.hidden_size)
+        self._native.hidden_states(**_batch_arguments(batch), output=output, threads=torch.get_num_threads())
+        return output if all_layers else output[0]
+
+    def sentence_embeddings(self, batch: PackedBatch, pooling: PoolingSpec) -> Tensor:
+        native = self._pooling(pooling)
+        output = torch.empty(batch.num_sentences, native.output_size)
+        self._native.sentence_embeddings(
+            pooling=native, **_batch_arguments(batch), output=output, threads=torch.get_num_threads()
+        )
+        return output
+
+    def _pooling(self, pooling: PoolingSpec) -> _cpu.Pooling:
+        key = (pooling.modes, pooling.skip_tokens, pooling.normalize, _fingerprint(pooling))
+        with self._lock:
+            if key in self._poolings:
+                self._poolings.move_to_end(key)
+                return self._poolings[key][1]
+        native = self._native.pooling(
+            modes=list(pooling.modes),
+            convolutions=[
+                (_floats(c.weight), None if c.bias is None else _floats(c.bias), c.stride) for c in pooling.convolutions
+            ],
+            skip=pooling.skip_tokens,
+            normalize=pooling.normalize,
+        )
+        with self._lock:
+            self._poolings[key] = (pooling, native)  # the spec keeps its tensors, so that no address is reused
+            while len(self._poolings) > _MAX_PACKED_POOLINGS:
+                self._poolings.popitem(last=False)
+        return native
+
+
+def _fingerprint(pooling: PoolingSpec) -> tuple:
+    """Changes whenever a convolution's weights do."""
+    tensors = [t for c in pooling.convolutions for t in (c.weight, c.bias) if t is not None]
+    return tuple((t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors) + tuple(
+        c.stride for c in pooling.convolutions
+    )
+
+
+def _floats(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.float32).contiguous()
+
+
+def _pair(parameters: Linear | LayerNorm) -> tuple[Tensor, Tensor]:
+    return _floats(parameters.weight), _floats(parameters.bias)
+
+
+def _layer(layer: LayerWeights) -> _cpu.Layer:
+    return _cpu.Layer(
+        query=_pair(layer.query),
+        key=_pair(layer.key),
+        value=_pair(layer.value),
+        attention_output=_pair(layer.attention_output),
+        attention_norm=_pair(layer.attention_norm),
+        up=_pair(layer.up),
+        down=_pair(layer.down),
+        output_norm=_pair(layer.output_norm),
+    )
+
+
+def _batch_arguments(batch: PackedBatch) -> dict[str, Tensor | None]:
+    return {
+        "input_ids": batch.input_ids,
+        "inputs_embeds": None if batch.inputs_embeds is None else _floats(batch.inputs_embeds),
+        "position_ids": batch.position_ids,
+        "token_type_ids": batch.token_type_ids,
+        "cu_seqlens": batch.cu_seqlens,
+    }

@@ -1,0 +1,145 @@
+// The table of kernels that one instruction set provides, and the plain structs they take.
+//
+// Files compiled for one instruction set (avx512.cpp, avx2.cpp, portable.cpp) include this header and no C++ library
+// with inline functions: the linker may keep any one copy of such a function, and an AVX-512 copy kept for all would
+// crash older processors.
+#pragma once
+
+#include <stdint.h>
+
+namespace fastsal {
+
+// The order is the one of `activation_from_name` in encoder.cpp.
+enum class Activation : int {
+  linear,
+  relu,
+  relu2,
+  relu6,
+  leaky_relu,
+  sigmoid,
+  silu,
+  tanh,
+  mish,
+  gelu,
+  gelu_tanh,
+  quick_gelu,
+  gelu_10,
+  laplace,
+};
+
+// Products are summed over at most this many k at a time; the partial sums are then added in order. A fixed boundary,
+// so that no schedule changes a bit, and one that halves the rounding error of a single long sum. A multiple of every
+// panel width, so that the feed-forward layer can be computed chunk by chunk.
+constexpr int kSumChunk = 384;
+
+// A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns:
+//
+//   panel p, in_features rows of panel_width floats:  W[p*w + 0][0] W[p*w + 1][0] ... W[p*w + w-1][0]
+//                                                     W[p*w + 0][1] W[p*w + 1][1] ...
+//
+// The last panel is only as wide as needed, in whole vectors; its spare columns are zeros. `bias` has spare zeros too.
+struct PackedLinear {
+  const float* panels = nullptr;
+  const float* bias = nullptr;
+  int in_features = 0;
+  int out_features = 0;
+  int num_panels = 0;
+};
+
+// output[:, panels] = activation(input @ W.T + bias) for k in [k_begin, k_end): a start at 0 overwrites the output, a
+// later one adds to it; bias and activation are applied when k_end is in_features.
+struct LinearTask {
+  const PackedLinear* weights;
+  const float* input;  // column k_begin of the first row
+  int64_t input_stride;
+  float* output;  // column of panel `base_panel` in the first row
+  int64_t output_stride;
+  int rows;
+  int k_begin, k_end;
+  int base_panel, first_panel, last_panel;
+  Activation activation;
+};
+
+struct NormWeights {
+  const float* weight = nullptr;  // padded with zeros to whole vectors
+  const float* bias = nullptr;    // likewise
+  float eps = 0;
+};
+
+// hidden = LayerNorm(hidden + update), row by row; `update` may be null.
+struct NormTask {
+  float* hidden;
+  int64_t hidden_stride;
+  const float* update;
+  int64_t update_stride;
+  int rows, columns;
+  NormWeights norm;
+};
+
+// output = LayerNorm(word + type + position), row by row.
+struct EmbeddingTask {
+  const float* words;  // the word table, or the tokens' own vectors where `ids` is null
+  const float* positions;
+  const float* types;
+  const int64_t* ids;
+  const int64_t* position_ids;
+  const int64_t* type_ids;
+  float* output;
+  int64_t output_stride;
+  int rows, columns;
+  NormWeights norm;
+};
+
+// One head of one sentence. q, k, v lie side by side in `qkv` (hidden columns each); the context replaces q.
+struct AttentionTask {
+  float* qkv;  // the sentence's first row
+  int64_t stride;
+  int tokens, hidden, head, head_size;
+  float* scratch;  // attention_scratch(tokens, head_size) floats
+};
+
+enum PoolingMode : int { kCls, kMax, kMean, kMeanSqrtLength, kWeightedMean, kLastToken };
+
+// One convolution of the CNN: its windows lie contiguously in the zero-padded input rows, so it is a matrix product.
+struct PackedConvolution {
+  PackedLinear weights;  // in_features = kernel_size * columns of the zero-padded input
+  int kernel_size, stride, padding;
+  int first_column;  // among the channels of all convolutions
+};
+
+// Pools the positions of a block's sentences into one row per sentence. A position is a token, or where there is a
+// convolution one of its outputs, whose window starts at its row of the zero-padded input.
+struct PoolingTask {
+  const float* input;
+  const int64_t* row_offset;  // per position, in floats from `input`
+  const int32_t* sentence;    // per position, ascending
+  const int32_t* position;    // per position, counted from 0 in its sentence
+  int num_positions;
+  const int32_t* lengths;  // per sentence: its number of positions
+  int num_sentences;
+  const PackedConvolution* convolution;  // null: the positions are pooled as they are
+  int columns;                           // of one mode's result, over all convolutions
+  int first_panel, last_panel;           // panel_width columns each: of the convolution, or of `columns`
+  int skip;                              // leading positions that are not pooled
+  const int* modes;                      // PoolingMode
+  int num_modes;
+  float* output;  // (num_sentences, num_modes * columns)
+  int64_t output_stride;
+  float* products;  // scratch of a convolution: num_positions * panel_width floats
+};
+
+struct Kernels {
+  const char* name;
+  int lanes;        // floats in a vector
+  int panel_width;  // columns of a weight panel
+  void (*linear)(const LinearTask&);
+  void (*layer_norm)(const NormTask&);
+  void (*embed)(const EmbeddingTask&);
+  void (*attention)(const AttentionTask&);
+  int64_t (*attention_scratch)(int tokens, int head_size);
+  void (*pool)(const PoolingTask&);
+  void (*normalize)(float* row, int64_t columns);
+  void (*activate)(float* values, int64_t stride, int rows, int columns, Activation activation);
+};
+
+}  // namespace fastsal

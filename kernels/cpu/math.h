@@ -1,0 +1,153 @@
+// exp, tanh, erf and the activations, a vector at a time. Included by the kernel files inside their own namespace.
+// Error bounds (maximum over all floats against float64) are tested in tests/kernels/test_activations.py.
+
+FASTSAL_INLINE Vec select(IntVec condition, Vec yes, Vec no) { return condition ? yes : no; }
+
+// exp(x) = 2^n exp(r), |r| <= ln(2)/2; exactly 0 below -87.3, infinity above 88.7.
+FASTSAL_INLINE Vec exp(Vec x) {
+  const Vec clamped = min(max(x, splat(-87.33f)), splat(88.72f));
+  const Vec shifter = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec n = (clamped * 1.44269504f + shifter) - shifter;
+  const Vec r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  Vec p = splat(1.98412698e-4f);
+  p = p * r + 1.38888889e-3f;
+  p = p * r + 8.33333333e-3f;
+  p = p * r + 4.16666667e-2f;
+  p = p * r + 1.66666667e-1f;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r;
+  p = p + 1.f;
+  // 2^n in two halves, so that n = 128 and results near the ends stay exact.
+  const IntVec exponent = __builtin_convertvector(n, IntVec);
+  const IntVec half = exponent >> 1;
+  const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
+  const Vec second = reinterpret_cast<Vec>((exponent - half + 127) << 23);
+  const Vec result = p * first * second;
+  return select(x < -87.33f, splat(0.f), select(x > 88.72f, splat(__builtin_inff()), select(x == x, result, x)));
+}
+
+FASTSAL_INLINE Vec sigmoid(Vec x) { return 1.f / (1.f + exp(-x)); }
+
+// Odd polynomial near zero, where 1 - 2 / (exp(2x) + 1) would lose digits.
+FASTSAL_INLINE Vec tanh(Vec x) {
+  const Vec square = x * x;
+  Vec p = splat(-6.06223707e-3f);
+  p = p * square + 2.09750187e-2f;
+  p = p * square + -5.38466969e-2f;
+  p = p * square + 1.33327465e-1f;
+  p = p * square + -3.33333288e-1f;
+  const Vec near = (p * square) * x + x;
+  const Vec far = 1.f - 2.f / (exp(x + x) + 1.f);
+  return select(square < 0.390625f, near, far);
+}
+
+// |x| < 0.92: x times a polynomial in x^2. Beyond: 1 - exp(-q(|x|)), q fitted to -log(erfc) on [0.9, 4]; 1 from 4 on.
+FASTSAL_INLINE Vec erf(Vec x) {
+  const Vec square = x * x;
+  Vec p = splat(8.39728797e-5f);
+  p = p * square + -8.14968758e-4f;
+  p = p * square + 5.20170581e-3f;
+  p = p * square + -2.68596982e-2f;
+  p = p * square + 1.12837015e-1f;
+  p = p * square + -3.76126342e-1f;
+  p = p * square + 1.12837917f;
+  const Vec near = p * x;
+  const Vec size = select(x < 0.f, -x, x);
+  const Vec a = min(size, splat(4.f));
+  Vec q = splat(2.09095554e-5f);
+  q = q * a + -4.32303003e-4f;
+  q = q * a + 4.16052698e-3f;
+  q = q * a + -2.50914968e-2f;
+  q = q * a + 1.08236619e-1f;
+  q = q * a + 6.33386647e-1f;
+  q = q * a + 1.12949516f;
+  q = q * a + -1.70552027e-4f;
+  const Vec tail = 1.f - exp(-q);
+  const Vec far = select(x < 0.f, -tail, tail);
+  return select(size < 0.92f, near, select(x == x, far, x));
+}
+
+FASTSAL_INLINE Vec gelu(Vec x) { return (x * 0.5f) * (1.f + erf(x * 0.707106781f)); }
+
+template <Activation kKind>
+FASTSAL_INLINE Vec activation(Vec x) {
+  const Vec zero{};
+  switch (kKind) {
+    case Activation::linear:
+      return x;
+    case Activation::relu:
+      return select(x < 0.f, zero, x);
+    case Activation::relu2: {
+      const Vec positive = select(x < 0.f, zero, x);
+      return positive * positive;
+    }
+    case Activation::relu6:
+      return select(x < 0.f, zero, select(x > 6.f, splat(6.f), x));
+    case Activation::leaky_relu:
+      return select(x < 0.f, x * 0.01f, x);
+    case Activation::sigmoid:
+      return sigmoid(x);
+    case Activation::silu:
+      return x / (1.f + exp(-x));
+    case Activation::tanh:
+      return tanh(x);
+    case Activation::mish: {  // x tanh(log(1 + e)) = x (e^2 + 2e) / (e^2 + 2e + 2), e = exp(x)
+      const Vec e = exp(select(x > 20.f, splat(20.f), x));
+      const Vec n = e * (e + 2.f);
+      return x * (n / (n + 2.f));
+    }
+    case Activation::gelu:
+      return gelu(x);
+    case Activation::gelu_tanh:  // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u))
+      return x / (1.f + exp(x * (x * x * -0.0713548163f + -1.59576912f)));
+    case Activation::quick_gelu:
+      return x / (1.f + exp(x * -1.702f));
+    case Activation::gelu_10: {
+      const Vec y = gelu(x);
+      return select(y > 10.f, splat(10.f), select(y < -10.f, splat(-10.f), y));
+    }
+    case Activation::laplace:
+      return 0.5f * (1.f + erf((x - 0.707107f) * 2.50662922f));
+  }
+  return x;
+}
+
+template <Activation kKind>
+static void activate_rows(float* values, int64_t stride, int rows, int columns) {
+  for (int r = 0; r < rows; ++r, values += stride)
+    for (int c = 0; c < columns; c += kLanes) store(values + c, activation<kKind>(load(values + c)));
+}
+
+// Applies `kind` in place to `rows` rows of `columns` floats, a multiple of kLanes.
+static void activate(float* values, int64_t stride, int rows, int columns, Activation kind) {
+  switch (kind) {
+    case Activation::linear:
+      return;
+    case Activation::relu:
+      return activate_rows<Activation::relu>(values, stride, rows, columns);
+    case Activation::relu2:
+      return activate_rows<Activation::relu2>(values, stride, rows, columns);
+    case Activation::relu6:
+      return activate_rows<Activation::relu6>(values, stride, rows, columns);
+    case Activation::leaky_relu:
+      return activate_rows<Activation::leaky_relu>(values, stride, rows, columns);
+    case Activation::sigmoid:
+      return activate_rows<Activation::sigmoid>(values, stride, rows, columns);
+    case Activation::silu:
+      return activate_rows<Activation::silu>(values, stride, rows, columns);
+    case Activation::tanh:
+      return activate_rows<Activation::tanh>(values, stride, rows, columns);
+    case Activation::mish:
+      return activate_rows<Activation::mish>(values, stride, rows, columns);
+    case Activation::gelu:
+      return activate_rows<Activation::gelu>(values, stride, rows, columns);
+    case Activation::gelu_tanh:
+      return activate_rows<Activation::gelu_tanh>(values, stride, rows, columns);
+    case Activation::quick_gelu:
+      return activate_rows<Activation::quick_gelu>(values, stride, rows, columns);
+    case Activation::gelu_10:
+      return activate_rows<Activation::gelu_10>(values, stride, rows, columns);
+    case Activation::laplace:
+      return activate_rows<Activation::laplace>(values, stride, rows, columns);
+  }
+}

@@ -1,0 +1,245 @@
+// Python bindings: tensors come in through DLPack, the forward pass runs without the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "dispatch.h"
+#include "encoder.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using fastsal::Encoder;
+using fastsal::Pooling;
+
+template <typename T, int kDimensions>
+using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
+using Floats = Array<const float, 1>;
+using Matrix = Array<const float, 2>;
+using Ids = Array<const int64_t, 1>;
+using LinearArrays = std::pair<Matrix, Floats>;
+using NormArrays = std::pair<Floats, Floats>;
+
+[[noreturn]] void wrong(const std::string& name, const std::string& expected, const std::string& got) {
+  throw std::invalid_argument(name + " must be " + expected + ", got " + got);
+}
+
+std::string shape(int64_t rows, int64_t columns) { return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ")"; }
+
+const float* table(const Matrix& matrix, const char* name, int64_t rows, int64_t columns) {
+  if (static_cast<int64_t>(matrix.shape(0)) != rows || static_cast<int64_t>(matrix.shape(1)) != columns)
+    wrong(name, "of shape " + shape(rows, columns), shape(matrix.shape(0), matrix.shape(1)));
+  return matrix.data();
+}
+
+fastsal::LinearView linear(const LinearArrays& arrays, const char* name, int rows, int columns) {
+  if (static_cast<int64_t>(arrays.second.shape(0)) != rows)
+    wrong(name, "with a bias of " + std::to_string(rows) + " values", std::to_string(arrays.second.shape(0)));
+  return {table(arrays.first, name, rows, columns), arrays.second.data(), rows, columns};
+}
+
+fastsal::NormView norm(const NormArrays& arrays, const char* name, int columns) {
+  for (const Floats& values : {arrays.first, arrays.second})
+    if (static_cast<int64_t>(values.shape(0)) != columns)
+      wrong(name, "of " + std::to_string(columns) + " values", std::to_string(values.shape(0)));
+  return {arrays.first.data(), arrays.second.data()};
+}
+
+// Keeps the embedding tables alive: the encoder reads them where they are.
+struct PyEncoder {
+  Matrix words, positions, types;
+  std::unique_ptr<Encoder> encoder;
+};
+
+// One layer's arrays in running order.
+struct LayerArrays {
+  LinearArrays query, key, value, attention_output;
+  NormArrays attention_norm;
+  LinearArrays up, down;
+  NormArrays output_norm;
+};
+
+fastsal::Batch batch_of(const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
+                        const Ids& positions, const Ids& types, const Ids& cu_seqlens) {
+  const int64_t tokens = static_cast<int64_t>(positions.shape(0));
+  if (ids.has_value() == vectors.has_value()) throw std::invalid_argument("give exactly one of input_ids and inputs_embeds");
+  const auto check = [&](int64_t count, const char* name) {
+    if (count != tokens) wrong(name, std::to_string(tokens) + " tokens long, as position_ids", std::to_string(count));
+  };
+  if (ids) check(static_cast<int64_t>(ids->shape(0)), "input_ids");
+  if (vectors) {
+    check(static_cast<int64_t>(vectors->shape(0)), "inputs_embeds");
+    table(*vectors, "inputs_embeds", tokens, self.encoder->spec().embedding_size);
+  }
+  check(static_cast<int64_t>(types.shape(0)), "token_type_ids");
+  if (cu_seqlens.shape(0) == 0) wrong("cu_seqlens", "of at least one value", "none");
+  return {ids ? ids->data() : nullptr,
+          vectors ? vectors->data() : nullptr,
+          positions.data(),
+          types.data(),
+          cu_seqlens.data(),
+          tokens,
+          static_cast<int64_t>(cu_seqlens.shape(0)) - 1};
+}
+
+int mode_from_name(const std::string& name) {
+  const std::vector<std::pair<std::string, fastsal::PoolingMode>> modes = {
+      {"cls", fastsal::kCls},
+      {"max", fastsal::kMax},
+      {"mean", fastsal::kMean},
+      {"mean_sqrt_len_tokens", fastsal::kMeanSqrtLength},
+      {"weightedmean", fastsal::kWeightedMean},
+      {"lasttoken", fastsal::kLastToken},
+  };
+  for (const auto& [known, mode] : modes)
+    if (known == name) return mode;
+  throw std::invalid_argument("pooling mode must be one that the kernels know, got '" + name + "'");
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  m.doc() = "fastsal's CPU kernels";
+
+  m.def("instruction_sets", [] {
+    std::vector<std::pair<std::string, bool>> sets;
+    for (const fastsal::InstructionSet& set : fastsal::instruction_sets()) sets.emplace_back(set.kernels->name, set.runs_here);
+    return sets;
+  }, "Names of this build's instruction sets, fastest first, and whether each runs on this processor.");
+
+  m.def("selected_instruction_set", [] { return std::string(fastsal::select_kernels().name); },
+        "The instruction set that a new encoder uses: FASTSAL_CPU_ISA if set, else the fastest.");
+
+  m.def(
+      "activate",
+      [](Array<float, 1> values, const std::string& activation) {
+        const fastsal::Kernels& kernels = fastsal::select_kernels();
+        const int64_t count = static_cast<int64_t>(values.shape(0));
+        if (count % kernels.lanes != 0) wrong("values", "a multiple of " + std::to_string(kernels.lanes) + " long", std::to_string(count));
+        const fastsal::Activation kind = fastsal::activation_from_name(activation);
+        nb::gil_scoped_release unlocked;
+        for (int64_t done = 0; done < count; done += kernels.lanes)
+          kernels.activate(values.data() + done, kernels.lanes, 1, kernels.lanes, kind);
+      },
+      nb::arg("values").noconvert(), nb::arg("activation"), "Applies an activation in place; for tests of its accuracy.");
+
+  nb::class_<LayerArrays>(m, "Layer", "The parameters of one layer, each a (weight, bias) pair of float32 arrays.")
+      .def(nb::init<LinearArrays, LinearArrays, LinearArrays, LinearArrays, NormArrays, LinearArrays, LinearArrays, NormArrays>(),
+           nb::kw_only(), nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("attention_output"),
+           nb::arg("attention_norm"), nb::arg("up"), nb::arg("down"), nb::arg("output_norm"));
+
+  nb::class_<Pooling>(m, "Pooling", "Pooling modes, convolutions packed for one instruction set, normalisation.")
+      .def_prop_ro("output_size", &Pooling::output_size);
+
+  nb::class_<PyEncoder>(m, "Encoder", "An encoder with its weights packed for one instruction set.")
+      .def(
+          "__init__",
+          [](PyEncoder* self, int num_heads, int head_size, int intermediate_size, const std::string& activation,
+             float layer_norm_eps, std::vector<int> layer_schedule, Matrix words, Matrix positions, Matrix types,
+             const NormArrays& embedding_norm, const std::optional<LinearArrays>& mapping,
+             const std::vector<LayerArrays>& layers) {
+            fastsal::EncoderSpec spec;
+            spec.vocab_size = static_cast<int64_t>(words.shape(0));
+            spec.max_positions = static_cast<int64_t>(positions.shape(0));
+            spec.type_vocab_size = static_cast<int64_t>(types.shape(0));
+            spec.embedding_size = static_cast<int>(words.shape(1));
+            if (num_heads < 1 || head_size < 1 || intermediate_size < 1 || spec.embedding_size < 1)
+              throw std::invalid_argument("num_heads, head_size, intermediate_size and embedding_size must be positive");
+            spec.hidden_size = num_heads * head_size;
+            spec.num_heads = num_heads;
+            spec.head_size = head_size;
+            spec.intermediate_size = intermediate_size;
+            spec.activation = fastsal::activation_from_name(activation);
+            spec.layer_norm_eps = layer_norm_eps;
+            for (int layer : layer_schedule)
+              if (layer < 0 || layer >= static_cast<int>(layers.size()))
+                wrong("layer_schedule", "of indices below " + std::to_string(layers.size()), std::to_string(layer));
+            spec.layer_schedule = std::move(layer_schedule);
+            const int hidden = spec.hidden_size;
+            if (!mapping && spec.embedding_size != hidden)
+              wrong("embedding_size", std::to_string(hidden) + ", the hidden size, where there is no mapping", std::to_string(spec.embedding_size));
+
+            fastsal::WeightsView view;
+            view.words = words.data();
+            view.positions = table(positions, "position_embeddings", positions.shape(0), spec.embedding_size);
+            view.types = table(types, "type_embeddings", types.shape(0), spec.embedding_size);
+            view.embedding_norm = norm(embedding_norm, "embedding_norm", spec.embedding_size);
+            view.mapping = mapping ? linear(*mapping, "mapping", hidden, spec.embedding_size) : fastsal::LinearView{};
+            for (const LayerArrays& layer : layers)
+              view.layers.push_back({linear(layer.query, "query", hidden, hidden), linear(layer.key, "key", hidden, hidden),
+                                     linear(layer.value, "value", hidden, hidden),
+                                     linear(layer.attention_output, "attention_output", hidden, hidden),
+                                     norm(layer.attention_norm, "attention_norm", hidden),
+                                     linear(layer.up, "up", intermediate_size, hidden),
+                                     linear(layer.down, "down", hidden, intermediate_size),
+                                     norm(layer.output_norm, "output_norm", hidden)});
+            new (self) PyEncoder{words, positions, types,
+                                 std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view)};
+          },
+          nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"), nb::arg("activation"),
+          nb::arg("layer_norm_eps"), nb::arg("layer_schedule"), nb::arg("word_embeddings"), nb::arg("position_embeddings"),
+          nb::arg("type_embeddings"), nb::arg("embedding_norm"), nb::arg("mapping").none(), nb::arg("layers"))
+      .def_prop_ro("instruction_set", [](const PyEncoder& self) { return std::string(self.encoder->kernels().name); })
+      .def_prop_ro("packed_bytes", [](const PyEncoder& self) { return self.encoder->packed_floats() * int64_t{sizeof(float)}; })
+      .def(
+          "pooling",
+          [](const PyEncoder& self, const std::vector<std::string>& modes,
+             const std::vector<std::tuple<Array<const float, 3>, std::optional<Floats>, int>>& convolutions, int skip,
+             bool normalize) {
+            std::vector<int> ids;
+            for (const std::string& mode : modes) ids.push_back(mode_from_name(mode));
+            const int hidden = self.encoder->spec().hidden_size;
+            std::vector<fastsal::ConvolutionView> views;
+            for (const auto& [weight, bias, stride] : convolutions) {
+              const int channels = static_cast<int>(weight.shape(0));
+              if (static_cast<int>(weight.shape(1)) != hidden)
+                wrong("convolution weight", "of " + std::to_string(hidden) + " input channels", std::to_string(weight.shape(1)));
+              if (channels < 1 || weight.shape(2) < 1 || stride < 1)
+                throw std::invalid_argument("a convolution needs positive channels, kernel size and stride");
+              if (bias && static_cast<int>(bias->shape(0)) != channels)
+                wrong("convolution bias", "of " + std::to_string(channels) + " values", std::to_string(bias->shape(0)));
+              views.push_back({weight.data(), bias ? bias->data() : nullptr, channels, static_cast<int>(weight.shape(2)), stride});
+            }
+            return Pooling(self.encoder->kernels(), hidden, std::move(ids), views, skip < 0 ? 0 : skip, normalize);
+          },
+          nb::kw_only(), nb::arg("modes"), nb::arg("convolutions"), nb::arg("skip"), nb::arg("normalize"))
+      .def(
+          "hidden_states",
+          [](const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors, const Ids& positions,
+             const Ids& types, const Ids& cu_seqlens, Array<float, 3> output, int threads) {
+            const fastsal::Batch batch = batch_of(self, ids, vectors, positions, types, cu_seqlens);
+            const fastsal::EncoderSpec& spec = self.encoder->spec();
+            const size_t states = spec.layer_schedule.size() + 1;
+            if ((output.shape(0) != 1 && output.shape(0) != states) ||
+                static_cast<int64_t>(output.shape(1)) != batch.num_tokens ||
+                static_cast<int64_t>(output.shape(2)) != spec.hidden_size)
+              wrong("output", "of shape (1 or " + std::to_string(states) + ", tokens, hidden_size)", "another");
+            nb::gil_scoped_release unlocked;
+            self.encoder->hidden_states(batch, output.shape(0) == states && states > 1, output.data(), threads);
+          },
+          nb::kw_only(), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(), nb::arg("position_ids"),
+          nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(), nb::arg("threads"))
+      .def(
+          "sentence_embeddings",
+          [](const PyEncoder& self, const Pooling& pooling, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
+             const Ids& positions, const Ids& types, const Ids& cu_seqlens, Array<float, 2> output, int threads) {
+            const fastsal::Batch batch = batch_of(self, ids, vectors, positions, types, cu_seqlens);
+            if (static_cast<int64_t>(output.shape(0)) != batch.num_sentences ||
+                static_cast<int64_t>(output.shape(1)) != pooling.output_size())
+              wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()), shape(output.shape(0), output.shape(1)));
+            nb::gil_scoped_release unlocked;
+            self.encoder->sentence_embeddings(batch, pooling, output.data(), threads);
+          },
+          nb::kw_only(), nb::arg("pooling"), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(),
+          nb::arg("position_ids"), nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(),
+          nb::arg("threads"));
+}

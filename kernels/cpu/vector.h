@@ -1,0 +1,48 @@
+// A vector of FASTSAL_LANES floats in the compiler's own vector types: one source for every instruction set.
+// Included by the kernel files inside their own namespace.
+
+typedef float Vec __attribute__((vector_size(FASTSAL_LANES * 4), may_alias));
+typedef float UnalignedVec __attribute__((vector_size(FASTSAL_LANES * 4), aligned(4), may_alias));
+typedef int32_t IntVec __attribute__((vector_size(FASTSAL_LANES * 4), may_alias));
+
+constexpr int kLanes = FASTSAL_LANES;
+
+#define FASTSAL_INLINE static inline __attribute__((always_inline))
+
+FASTSAL_INLINE Vec load(const float* from) { return *reinterpret_cast<const UnalignedVec*>(from); }
+FASTSAL_INLINE void store(float* to, Vec value) { *reinterpret_cast<UnalignedVec*>(to) = value; }
+FASTSAL_INLINE Vec splat(float value) { return value - Vec{}; }  // x - 0 keeps -0 and NaN
+FASTSAL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+FASTSAL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+// The first `count` lanes, 0 <= count <= kLanes; the other lanes are zeros, or stay unwritten.
+FASTSAL_INLINE Vec load_partial(const float* from, int count) {
+  float lanes[kLanes] = {};
+  for (int i = 0; i < kLanes; ++i)
+    if (i < count) lanes[i] = from[i];
+  return load(lanes);
+}
+FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
+  float lanes[kLanes];
+  store(lanes, value);
+  for (int i = 0; i < kLanes; ++i)
+    if (i < count) to[i] = lanes[i];
+}
+
+// Lane sums in a fixed order: halves are added until one lane is left.
+FASTSAL_INLINE float sum(Vec value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+FASTSAL_INLINE float max_lane(Vec value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  float best = lanes[0];
+  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
+  return best;
+}
+
+constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
