@@ -22,7 +22,7 @@ def machine_information() -> dict[str, str]:
     information = {package: _version(package) for package in _PACKAGES}
     information["python"] = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     information["processor"] = _processor()
-    information["threads"] = f"{torch.get_num_threads()} (torch.get_num_threads())"
+    information["threads"] = str(torch.get_num_threads())
     for name, status in backends().items():
         information[f"backend {name}"] = f"{'available' if status.available else 'not available'}: {status.detail}"
     return information
