@@ -23,7 +23,8 @@ BATCH_SIZE = 16
 #: An error may be so many times the reference's, plus so many times the resolution of the dtype.
 ERROR_RATIO, ERROR_ULPS = 2, 4
 
-#: What a model makes of one sentence: vectors (D,) and arrays of vectors (n, D), by name.
+#: What a model makes of one sentence: vectors (D,) and arrays of vectors (n, D), by name. The rows may be more than the
+#: sentence's own where it was padded in its batch.
 Outputs = dict[str, Tensor]
 Runner = Callable[[Any, list], list[Outputs]]
 
@@ -151,7 +152,8 @@ def verify(
             for sentence, output in zip(batch, outputs, strict=True):
                 exact, usual = run(truth, [sentence])[0], run(reference, [sentence])[0]
                 for name in exact:
-                    errors.setdefault(name, _Errors()).add(output[name], usual[name], exact[name])
+                    own_rows = output[name][: len(exact[name])]  # in a batch, padding may follow
+                    errors.setdefault(name, _Errors()).add(own_rows, usual[name], exact[name])
         statuses = [encoder.fastsal_status() for encoder in encoders]
 
     resolution = torch.finfo(next(model.parameters()).dtype).eps
@@ -285,16 +287,14 @@ def _run_hugging_face(model: Any, batch: list[dict[str, list[int]]]) -> list[Out
         name: nn.utils.rnn.pad_sequence([torch.tensor(features[name]) for features in batch], batch_first=True)
         for name in batch[0]
     }
-    columns = torch.arange(max(lengths))
-    mask = columns < torch.tensor(lengths)[:, None]
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     result = model(**{name: tensor.to(device) for name, tensor in inputs.items()}, attention_mask=mask.to(device))
 
     outputs: list[Outputs] = [{} for _ in batch]
     for name, tensor in result.items():
         if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.shape[:1] == (len(batch),):
-            for row, length, output in zip(tensor, lengths, outputs, strict=True):
-                per_token = row.dim() > 0 and row.shape[0] == len(columns)
-                output[name] = row[:length] if per_token else row
+            for row, output in zip(tensor, outputs, strict=True):
+                output[name] = torch.atleast_1d(row)
     types = inputs.get("token_type_ids")
     if "last_hidden_state" in result and (types is None or not types.any()):
         if isinstance(model, FastEncoderMixin):  # the way without padding
