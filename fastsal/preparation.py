@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fastsal.architectures import EncoderReading, read_encoder
 from fastsal.backends import DTYPES, Backend, BackendError, PreparedEncoder, choose_backend, dtype_name
-
-T = TypeVar("T")
 
 # One lock for all models: preparing is rare, and objects without a lock can be copied and pickled.
 _prepare_lock = threading.Lock()
@@ -188,21 +185,7 @@ def _prepare(plan: Plan) -> PreparedEncoder:
     spec, weights = plan.reading.spec, plan.reading.weights
     if plan.backend is None or spec is None or weights is None:
         raise BackendError(f"no backend was chosen: {plan.detail}")
-    # int8 weights are made from float32 ones
-    float_dtype = torch.float32 if plan.dtype == "int8" else getattr(torch, plan.dtype)
-    return plan.backend.prepare(spec, _map_tensors(weights, lambda tensor: tensor.to(float_dtype)), plan.dtype)
-
-
-def _map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
-    """`value` (nested dataclasses and tuples of tensors) with `function` applied to each tensor."""
-    mapped: Any = value
-    if isinstance(value, Tensor):
-        mapped = function(value)
-    elif isinstance(value, tuple):
-        mapped = tuple(_map_tensors(item, function) for item in value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        mapped = replace(value, **{f.name: _map_tensors(getattr(value, f.name), function) for f in fields(value)})
-    return mapped
+    return plan.backend.prepare(spec, weights, plan.dtype)
 
 
 def make_settings(dtype: str | torch.dtype | None, backend: str, strict: bool) -> Settings:

@@ -12,33 +12,37 @@ from transformers import PreTrainedModel as Model
 
 M = TypeVar("M", bound=nn.Module)
 
-ALBERT = dict(
-    vocab_size=60,
-    embedding_size=12,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-)
-BERT = dict(
-    vocab_size=60,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-)
+ALBERT = {
+    "vocab_size": 60,
+    "embedding_size": 12,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+BERT = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
 
 
 def randomize(model: M, seed: int = 0) -> M:
-    """Weights of a size at which every part of the model matters: biases, norms, type embeddings and all."""
+    """Weights at which every part matters, biases and norms and types, without growth of activations or scores."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            is_scale = "norm" in name.lower() and name.endswith("weight")
-            parameter.copy_(1 + 0.3 * noise if is_scale else 0.3 * noise)
+            if parameter.dim() == 2 and "embeddings" not in name:
+                parameter.copy_(1.5 * noise / parameter.shape[1] ** 0.5)
+            elif "norm" in name.lower() and name.endswith("weight"):
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(0.3 * noise)
     return model.eval()
 
 

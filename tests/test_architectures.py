@@ -16,25 +16,25 @@ from fastsal.packing import pack_padded, unpack
 from fastsal.spec import ACTIVATIONS
 
 OPTIONS = {
-    "plain": dict(),
-    "one head": dict(num_attention_heads=1),
-    "head size 26": dict(hidden_size=52, num_attention_heads=2),
-    "head size 10": dict(hidden_size=30, num_attention_heads=3),
-    "three types": dict(type_vocab_size=3),
-    "few positions": dict(max_position_embeddings=9),
-    "large eps": dict(layer_norm_eps=0.1),
-    "one layer": dict(num_hidden_layers=1),
-    "narrow feed-forward": dict(intermediate_size=7),
-    "feed-forward in chunks": dict(chunk_size_feed_forward=1),
-    "eager attention": dict(attn_implementation="eager"),
+    "plain": {},
+    "one head": {"num_attention_heads": 1},
+    "head size 26": {"hidden_size": 52, "num_attention_heads": 2},
+    "head size 10": {"hidden_size": 30, "num_attention_heads": 3},
+    "three types": {"type_vocab_size": 3},
+    "few positions": {"max_position_embeddings": 9},
+    "large eps": {"layer_norm_eps": 0.1},
+    "one layer": {"num_hidden_layers": 1},
+    "narrow feed-forward": {"intermediate_size": 7},
+    "feed-forward in chunks": {"chunk_size_feed_forward": 1},
+    "eager attention": {"attn_implementation": "eager"},
 }
 ALBERT_OPTIONS = {
-    "embedding size is hidden size": dict(embedding_size=32),
-    "embedding size is above hidden size": dict(embedding_size=40),
-    "two groups": dict(num_hidden_layers=5, num_hidden_groups=2),
-    "inner groups": dict(num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
-    "three groups": dict(num_hidden_layers=7, num_hidden_groups=3, inner_group_num=3),
-    "as many groups as layers": dict(num_hidden_layers=3, num_hidden_groups=3),
+    "embedding size is hidden size": {"embedding_size": 32},
+    "embedding size is above hidden size": {"embedding_size": 40},
+    "two groups": {"num_hidden_layers": 5, "num_hidden_groups": 2},
+    "inner groups": {"num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
+    "three groups": {"num_hidden_layers": 7, "num_hidden_groups": 3, "inner_group_num": 3},
+    "as many groups as layers": {"num_hidden_layers": 3, "num_hidden_groups": 3},
 }
 CASES = [(name, title) for name in TINY for title in OPTIONS] + [("albert", title) for title in ALBERT_OPTIONS]
 

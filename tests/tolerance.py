@@ -14,7 +14,7 @@ def relative_error(x: Tensor, truth: Tensor) -> float:
 
 
 def assert_as_exact_as_reference(out: Tensor, reference: Tensor, truth: Tensor) -> None:
-    """`out` may be at most twice as far from the float64 `truth` as `reference` is, plus 4 ulp of the reference's dtype."""
+    """`out` may be at most twice as far from the float64 `truth` as `reference` is, plus 4 ulp of its dtype."""
     assert out.shape == reference.shape == truth.shape, f"shapes {out.shape}, {reference.shape}, {truth.shape}"
     error, reference_error = relative_error(out, truth), relative_error(reference, truth)
     bound = 2 * reference_error + 4 * torch.finfo(reference.dtype).eps

@@ -37,6 +37,7 @@ def reference_sentence_embeddings(
     lengths = batch.cu_seqlens.diff()
     if batch.input_ids is None or not len(lengths):
         return torch.zeros(0, pooling.output_size(hidden_size), device=device)
+    _check_lengths(lengths.tolist(), pooling)
     order = torch.argsort(lengths, descending=True, stable=True)
     ids = batch.input_ids.split(lengths.tolist())
     types = batch.token_type_ids.split(lengths.tolist())
@@ -89,7 +90,7 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: PoolingSpec) -> Tensor:
         if mode == "cls":
             return row_at(pooling.skip_tokens * has_kept)
         if mode == "lasttoken":
-            return row_at(torch.where(has_kept[:, 0], lengths - 1, 0))
+            return row_at((lengths - 1) * has_kept)
         if mode == "max":
             return states.masked_fill(~kept[..., None], float("-inf")).amax(dim=1)
         if mode == "weightedmean":
@@ -103,19 +104,28 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: PoolingSpec) -> Tensor:
     return result.to(dtype)
 
 
+def _check_lengths(lengths: list[int], pooling: PoolingSpec) -> None:
+    """Raise ValueError where a convolution cannot take a sentence, or two give different numbers of positions."""
+    for sentence, length in enumerate(lengths):
+        positions = [convolution.output_length(length) for convolution in pooling.convolutions]
+        if length and positions and min(positions) < 1:
+            kernel_size = pooling.convolutions[positions.index(min(positions))].kernel_size
+            raise ValueError(
+                f"sentence {sentence} has {length} tokens, too few for a convolution of kernel size {kernel_size}"
+            )
+        if length and len(set(positions)) > 1:
+            raise ValueError(f"the convolutions give different lengths for sentence {sentence}: {positions}")
+
+
 def _weighted_sum(weights: Tensor, states: Tensor) -> Tensor:
     return torch.einsum("bs,bsh->bh", weights, states)
 
 
 def _convolve(states: Tensor, lengths: Tensor, pooling: PoolingSpec) -> tuple[Tensor, Tensor]:
     """The CNN over states that are zero beyond each sentence's end: (B, S', C), and the number of positions per row."""
+    first = pooling.convolutions[0]
     token_counts = lengths.tolist()
-    positions = [[c.output_length(n) if n else 0 for n in token_counts] for c in pooling.convolutions]
-    if any(other != positions[0] for other in positions):
-        raise ValueError("convolutions must give the same number of positions, their kernel sizes or strides differ")
-    if any(count < 1 for count, n in zip(positions[0], token_counts, strict=True) if n):
-        raise ValueError(f"a sentence of {min(filter(None, token_counts))} tokens is too short for the convolutions")
-    output_lengths = torch.tensor(positions[0], device=states.device)
+    output_lengths = torch.tensor([first.output_length(n) if n else 0 for n in token_counts], device=states.device)
     if not any(token_counts):
         width = sum(c.weight.shape[0] for c in pooling.convolutions)
         return states.new_zeros(len(states), 1, width), output_lengths
