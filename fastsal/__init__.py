@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastsal.backends import BackendError, backends
+    from fastsal.coverage import NotCoveredError
     from fastsal.models import FastAlbertModel, FastBertModel, accelerate, restore
     from fastsal.paper_models import SALBERT, SBERT
     from fastsal.sentence_encoder import SentenceEncoder
@@ -23,6 +24,7 @@ __all__ = [
     "BackendError",
     "FastAlbertModel",
     "FastBertModel",
+    "NotCoveredError",
     "SentenceEncoder",
     "accelerate",
     "backends",
@@ -36,6 +38,7 @@ _HOMES = {
     "BackendError": "fastsal.backends",
     "FastAlbertModel": "fastsal.models",
     "FastBertModel": "fastsal.models",
+    "NotCoveredError": "fastsal.coverage",
     "SentenceEncoder": "fastsal.sentence_encoder",
     "accelerate": "fastsal.models",
     "backends": "fastsal.backends",
