@@ -5,6 +5,8 @@ It computes from EncoderSpec, EncoderWeights and PoolingSpec alone and implement
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -37,16 +39,18 @@ class OracleEncoder:
 
     def hidden_states(self, batch: PackedBatch, all_layers: bool = False) -> Tensor:
         bounds = batch.cu_seqlens.tolist()
-        sentences = [self._sentence(batch, slice(a, b)) for a, b in zip(bounds, bounds[1:], strict=False)]
-        states = torch.cat(sentences, dim=1) if sentences else self.weights.word_embeddings.new_zeros(
-            len(self.spec.layer_schedule) + 1, 0, self.spec.hidden_size
+        sentences = [self._sentence(batch, slice(a, b)) for a, b in itertools.pairwise(bounds)]
+        states = (
+            torch.cat(sentences, dim=1)
+            if sentences
+            else self.weights.word_embeddings.new_zeros(len(self.spec.layer_schedule) + 1, 0, self.spec.hidden_size)
         )
         return states if all_layers else states[-1]
 
     def sentence_embeddings(self, batch: PackedBatch, pooling: PoolingSpec) -> Tensor:
         hidden = self.hidden_states(batch)
         bounds = batch.cu_seqlens.tolist()
-        rows = [self._pool(hidden[a:b], pooling) for a, b in zip(bounds, bounds[1:], strict=False)]
+        rows = [self._pool(hidden[a:b], pooling) for a, b in itertools.pairwise(bounds)]
         return torch.stack(rows) if rows else hidden.new_zeros(0, pooling.output_size(self.spec.hidden_size))
 
     def _linear(self, x: Tensor, linear: Linear) -> Tensor:
@@ -65,7 +69,9 @@ class OracleEncoder:
             assert batch.inputs_embeds is not None
             x = batch.inputs_embeds[tokens]
         x = x.to(self.dtype) + weights.type_embeddings[batch.token_type_ids[tokens]].to(self.dtype)
-        x = self._norm(x + weights.position_embeddings[batch.position_ids[tokens]].to(self.dtype), weights.embedding_norm)
+        x = self._norm(
+            x + weights.position_embeddings[batch.position_ids[tokens]].to(self.dtype), weights.embedding_norm
+        )
         if weights.mapping is not None:
             x = self._linear(x, weights.mapping)
         states = [x]
@@ -76,7 +82,9 @@ class OracleEncoder:
 
     def _layer(self, x: Tensor, layer: LayerWeights) -> Tensor:
         heads, size = self.spec.num_heads, self.spec.head_size
-        q, k, v = (self._linear(x, p).view(-1, heads, size).transpose(0, 1) for p in (layer.query, layer.key, layer.value))
+        q, k, v = (
+            self._linear(x, p).view(-1, heads, size).transpose(0, 1) for p in (layer.query, layer.key, layer.value)
+        )
         probabilities = torch.softmax(q @ k.transpose(1, 2) * size**-0.5, dim=-1)
         context = (probabilities @ v).transpose(0, 1).reshape(x.shape[0], heads * size)
         x = self._norm(x + self._linear(context, layer.attention_output), layer.attention_norm)

@@ -28,17 +28,20 @@ FASTSAL_INLINE Vec exp(Vec x) {
 
 FASTSAL_INLINE Vec sigmoid(Vec x) { return 1.f / (1.f + exp(-x)); }
 
-// Odd polynomial near zero, where 1 - 2 / (exp(2x) + 1) would lose digits.
+// |x| < 1: an odd polynomial, where 1 - 2 / (exp(2x) + 1) would lose digits.
 FASTSAL_INLINE Vec tanh(Vec x) {
   const Vec square = x * x;
-  Vec p = splat(-6.06223707e-3f);
-  p = p * square + 2.09750187e-2f;
-  p = p * square + -5.38466969e-2f;
-  p = p * square + 1.33327465e-1f;
-  p = p * square + -3.33333288e-1f;
+  Vec p = splat(1.4487139e-4f);
+  p = p * square + -9.30796534e-4f;
+  p = p * square + 3.21687114e-3f;
+  p = p * square + -8.70474206e-3f;
+  p = p * square + 2.1831975e-2f;
+  p = p * square + -5.39638219e-2f;
+  p = p * square + 1.33333132e-1f;
+  p = p * square + -3.33333332e-1f;
   const Vec near = (p * square) * x + x;
   const Vec far = 1.f - 2.f / (exp(x + x) + 1.f);
-  return select(square < 0.390625f, near, far);
+  return select(square < 1.f, near, far);
 }
 
 // |x| < 0.92: x times a polynomial in x^2. Beyond: 1 - exp(-q(|x|)), q fitted to -log(erfc) on [0.9, 4]; 1 from 4 on.
@@ -107,7 +110,7 @@ FASTSAL_INLINE Vec activation(Vec x) {
       return select(y > 10.f, splat(10.f), select(y < -10.f, splat(-10.f), y));
     }
     case Activation::laplace:
-      return 0.5f * (1.f + erf((x - 0.707107f) * 2.50662922f));
+      return 0.5f * (1.f + erf((x - 0.707107f) * 2.50662642f));
   }
   return x;
 }
