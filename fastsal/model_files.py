@@ -11,6 +11,10 @@ from transformers import PreTrainedTokenizerBase
 #: Modules without files of their own, which older versions of sentence-transformers saved no folder for.
 _WITHOUT_FILES = ("Normalize",)
 
+#: Modules whose folder holds weights.
+_WITH_WEIGHTS = ("CNN", "Dense", "LayerNorm", "LSTM")
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
 
 def find_damage(folder: Path) -> str | None:
     """The first damaged or missing file of a sentence-transformers or Hugging Face model folder, if there is one."""
@@ -29,15 +33,22 @@ def find_damage(folder: Path) -> str | None:
 
 
 def _find_missing(folder: Path) -> str | None:
-    if not (folder / "config.json").is_file():
-        return f"{folder / 'config.json'} is missing"
     modules_file = folder / "modules.json"
     if not modules_file.is_file():
-        return None
+        return None if (folder / "config.json").is_file() else f"{folder / 'config.json'} is missing"
     for module in json.loads(modules_file.read_text(encoding="utf-8")):
         path, name = module.get("path", ""), module.get("type", "").rsplit(".", 1)[-1]
-        if path and name not in _WITHOUT_FILES and not any((folder / path).glob("*config.json")):
-            return f"modules.json names a {name} module in {path!r}, but {folder / path} has no configuration file"
+        missing = None
+        if name == "Transformer" and not (folder / path / "config.json").is_file():
+            missing = "config.json"
+        elif not path or name in _WITHOUT_FILES:
+            continue
+        elif not any((folder / path).glob("*config.json")):
+            missing = "configuration file"
+        elif name in _WITH_WEIGHTS and not any((folder / path / file).is_file() for file in _WEIGHT_FILES):
+            missing = f"weights ({' or '.join(_WEIGHT_FILES)})"
+        if missing:
+            return f"modules.json names a {name} module, but {folder / path} holds no {missing}"
     return None
 
 

@@ -45,7 +45,7 @@ def read_pipeline(model: SentenceTransformer) -> Pipeline | str:
         return reason
     transformer, rest = modules[0], modules[1:]
     convolutions: tuple[Convolution, ...] = ()
-    skipped = [model, transformer]
+    skipped = [model, transformer, transformer.model]
     if rest and type(rest[0]) is CNN:
         cnn = rest.pop(0)
         if not all(_is_plain_convolution(conv) for conv in cnn.convs):

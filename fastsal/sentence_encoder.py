@@ -218,17 +218,16 @@ class SentenceEncoder(SentenceTransformer):
         truncate_dim: int | None,
     ) -> Tensor | None:
         """(len(texts), D) embeddings, or None if sentence-transformers has to compute them."""
-        with torch.no_grad():
-            computation = self._computation(device)
-            if not isinstance(computation, str):
-                try:
-                    settings = read_settings(self, prompt, task)
-                except UnknownFeaturesError as error:
-                    computation = str(error)
-            if isinstance(computation, str):
-                logger.debug("encode runs in sentence-transformers: %s", computation)
-                return None
-            pipeline, plan, encoder = computation
+        computation = self._computation(device)
+        if not isinstance(computation, str):
+            try:
+                settings = read_settings(self, prompt, task)
+            except UnknownFeaturesError as error:
+                computation = str(error)
+        if isinstance(computation, str):
+            logger.debug("encode runs in sentence-transformers: %s", computation)
+            return None
+        pipeline, plan, encoder = computation
         if plan.reading.spec is None:
             raise RuntimeError("a plan that computes must have a spec")
 
@@ -262,6 +261,7 @@ class SentenceEncoder(SentenceTransformer):
                 report=report,
             )
 
+    @torch.no_grad()
     def _computation(self, device: str | torch.device | None) -> tuple[Pipeline, Plan, PreparedEncoder] | str:
         """What the kernels compute for this model as it is now, or why they don't."""
         cls = type(self)
