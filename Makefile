@@ -6,6 +6,9 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 
 BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -qq
+# A compiler of tomorrow may warn of more: that stops us, not a user.
+WERROR := $(if $(CI),--config-settings=cmake.define.FASTSAL_WERROR=ON)
 INSTALLED := $(VENV)/.fastsal-installed
 CPP_SOURCES := $(shell find kernels -name '*.cpp' -o -name '*.h')
 
@@ -38,8 +41,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml $(wildcard CMakeLists.txt) $(CPP_SOURCES) | $(BIN)/python
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP_INSTALL) '$(TORCH)'
+	$(PIP_INSTALL) $(WERROR) --editable '.[test]'
 	touch $@
 
 clean:
