@@ -10,8 +10,8 @@
 namespace fastsal {
 namespace {
 
-constexpr std::array kActivationNames = {"linear", "relu",      "relu2",      "relu6",   "leaky_relu", "sigmoid", "silu",
-                                         "tanh",   "mish",      "gelu",       "gelu_tanh", "quick_gelu", "gelu_10", "laplace"};
+constexpr std::array kActivationNames = {"linear", "relu", "relu2", "relu6",     "leaky_relu", "sigmoid", "silu",
+                                         "tanh",   "mish", "gelu",  "gelu_tanh", "quick_gelu", "gelu_10", "laplace"};
 
 void check_range(const char* name, const int64_t* values, int64_t count, int64_t limit) {
   for (int64_t i = 0; i < count; ++i)
@@ -58,7 +58,9 @@ Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& we
       types_(weights.types) {
   const auto lay_out = [&](float* memory) {
     Packer packer(kernels_, memory);
-    const auto norm = [&](const NormView& view, int columns) { return packer.norm(view, columns, spec_.layer_norm_eps); };
+    const auto norm = [&](const NormView& view, int columns) {
+      return packer.norm(view, columns, spec_.layer_norm_eps);
+    };
     embedding_norm_ = norm(weights.embedding_norm, spec_.embedding_size);
     if (weights.mapping.weight) mapping_ = packer.linear(weights.mapping);
     layers_.clear();

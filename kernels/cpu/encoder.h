@@ -53,7 +53,7 @@ struct WeightsView {
 
 // T tokens of B sentences; sentence b owns tokens cu_seqlens[b] to cu_seqlens[b + 1].
 struct Batch {
-  const int64_t* ids;    // null: `vectors` holds (T, embedding_size) word vectors
+  const int64_t* ids;  // null: `vectors` holds (T, embedding_size) word vectors
   const float* vectors;
   const int64_t* positions;
   const int64_t* types;

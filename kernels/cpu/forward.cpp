@@ -82,9 +82,9 @@ PoolingPlan::PoolingPlan(const Pooling& pooling_, const Batch& batch, const std:
                                       " tokens, too few for a convolution of kernel size " +
                                       std::to_string(conv.kernel_size));
         if (c > 0 && outputs != length)
-          throw std::invalid_argument(
-              "the convolutions' kernel sizes and strides give different lengths (" + std::to_string(length) + " and " +
-              std::to_string(outputs) + ") for sentence " + std::to_string(s) + ", so they cannot be concatenated");
+          throw std::invalid_argument("the convolutions' kernel sizes and strides give different lengths (" +
+                                      std::to_string(length) + " and " + std::to_string(outputs) + ") for sentence " +
+                                      std::to_string(s) + ", so they cannot be concatenated");
         length = outputs;
       }
       for (int64_t t = 0; t < length; ++t) {
@@ -92,7 +92,8 @@ PoolingPlan::PoolingPlan(const Pooling& pooling_, const Batch& batch, const std:
         position.push_back(static_cast<int32_t>(t));
         if (convolutions.empty()) row_offset[0].push_back((row + t) * hidden_stride);
         for (size_t c = 0; c < convolutions.size(); ++c)
-          row_offset[c].push_back((row + t * convolutions[c].stride - convolutions[c].padding) * pooling.input_columns_);
+          row_offset[c].push_back((row + t * convolutions[c].stride - convolutions[c].padding) *
+                                  pooling.input_columns_);
       }
       lengths.push_back(static_cast<int32_t>(length));
       row += tokens + pooling.max_padding_;
@@ -139,8 +140,8 @@ void ForwardPass::sentence_embeddings(const Pooling& pooling, float* output) {
   run();
 }
 
-// The feed-forward layer is computed chunk by chunk of its columns while they are in cache. A team shares all columns of
-// a small block at once, since each chunk costs two barriers.
+// The feed-forward layer is computed chunk by chunk of its columns while they are in cache. A team shares all columns
+// of a small block at once, since each chunk costs two barriers.
 int ForwardPass::feed_forward_columns(int members) const {
   return members > 1 && max_rows_ <= kBlockTokens ? spec_.intermediate_size
                                                   : std::min(spec_.intermediate_size, kSumChunk);
@@ -216,8 +217,8 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
   kernels_.embed(task);
   team.wait();
   if (maps)
-    linear(encoder_.mapping_, space.qkv, embedding_stride_, space.hidden, hidden_stride_, block.rows, Activation::linear,
-           team);
+    linear(encoder_.mapping_, space.qkv, embedding_stride_, space.hidden, hidden_stride_, block.rows,
+           Activation::linear, team);
   if (all_layers_) copy_out(block, 0, space, team);
   const int num_layers = static_cast<int>(spec_.layer_schedule.size());
   for (int layer = 0; layer < num_layers; ++layer) {

@@ -21,15 +21,6 @@ namespace {
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
-                         kLanes,
-                         kPanelWidth,
-                         linear,
-                         layer_norm,
-                         embed,
-                         attention,
-                         attention_scratch,
-                         pool,
-                         normalize,
-                         activate};
+const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA), kLanes, kPanelWidth, linear,  layer_norm, embed, attention,
+                         attention_scratch,           pool,   normalize,   activate};
 }  // namespace fastsal::FASTSAL_ISA

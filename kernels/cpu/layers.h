@@ -43,7 +43,8 @@ static void embed(const EmbeddingTask& task) {
         store(output + c, (load(word + c) + load(type + c)) + load(position + c));
       } else {
         const int rest = task.columns - c;
-        store(output + c, (load_partial(word + c, rest) + load_partial(type + c, rest)) + load_partial(position + c, rest));
+        store(output + c,
+              (load_partial(word + c, rest) + load_partial(type + c, rest)) + load_partial(position + c, rest));
       }
     }
     normalize_row(output, task.columns, task.norm);

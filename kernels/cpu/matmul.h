@@ -104,7 +104,8 @@ struct Panel {
 FASTSAL_INLINE Panel panel_of(const PackedLinear& linear, int index) {
   const int columns = linear.out_features - index * kPanelWidth;
   return {linear.panels + static_cast<int64_t>(index) * kPanelWidth * linear.in_features,
-          linear.bias + index * kPanelWidth, columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
+          linear.bias + index * kPanelWidth,
+          columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
 }
 
 // One panel for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel stays in cache for all rows.

@@ -33,7 +33,9 @@ using NormArrays = std::pair<Floats, Floats>;
   throw std::invalid_argument(name + " must be " + expected + ", got " + got);
 }
 
-std::string shape(int64_t rows, int64_t columns) { return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ")"; }
+std::string shape(int64_t rows, int64_t columns) {
+  return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ")";
+}
 
 const float* table(const Matrix& matrix, const char* name, int64_t rows, int64_t columns) {
   if (static_cast<int64_t>(matrix.shape(0)) != rows || static_cast<int64_t>(matrix.shape(1)) != columns)
@@ -71,7 +73,8 @@ struct LayerArrays {
 fastsal::Batch batch_of(const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
                         const Ids& positions, const Ids& types, const Ids& cu_seqlens) {
   const int64_t tokens = static_cast<int64_t>(positions.shape(0));
-  if (ids.has_value() == vectors.has_value()) throw std::invalid_argument("give exactly one of input_ids and inputs_embeds");
+  if (ids.has_value() == vectors.has_value())
+    throw std::invalid_argument("give exactly one of input_ids and inputs_embeds");
   const auto check = [&](int64_t count, const char* name) {
     if (count != tokens) wrong(name, std::to_string(tokens) + " tokens long, as position_ids", std::to_string(count));
   };
@@ -110,30 +113,38 @@ int mode_from_name(const std::string& name) {
 NB_MODULE(_cpu, m) {
   m.doc() = "fastsal's CPU kernels";
 
-  m.def("instruction_sets", [] {
-    std::vector<std::pair<std::string, bool>> sets;
-    for (const fastsal::InstructionSet& set : fastsal::instruction_sets()) sets.emplace_back(set.kernels->name, set.runs_here);
-    return sets;
-  }, "Names of this build's instruction sets, fastest first, and whether each runs on this processor.");
+  m.def(
+      "instruction_sets",
+      [] {
+        std::vector<std::pair<std::string, bool>> sets;
+        for (const fastsal::InstructionSet& set : fastsal::instruction_sets())
+          sets.emplace_back(set.kernels->name, set.runs_here);
+        return sets;
+      },
+      "Names of this build's instruction sets, fastest first, and whether each runs on this processor.");
 
-  m.def("selected_instruction_set", [] { return std::string(fastsal::select_kernels().name); },
-        "The instruction set that a new encoder uses: FASTSAL_CPU_ISA if set, else the fastest.");
+  m.def(
+      "selected_instruction_set", [] { return std::string(fastsal::select_kernels().name); },
+      "The instruction set that a new encoder uses: FASTSAL_CPU_ISA if set, else the fastest.");
 
   m.def(
       "activate",
       [](Array<float, 1> values, const std::string& activation) {
         const fastsal::Kernels& kernels = fastsal::select_kernels();
         const int64_t count = static_cast<int64_t>(values.shape(0));
-        if (count % kernels.lanes != 0) wrong("values", "a multiple of " + std::to_string(kernels.lanes) + " long", std::to_string(count));
+        if (count % kernels.lanes != 0)
+          wrong("values", "a multiple of " + std::to_string(kernels.lanes) + " long", std::to_string(count));
         const fastsal::Activation kind = fastsal::activation_from_name(activation);
         nb::gil_scoped_release unlocked;
         for (int64_t done = 0; done < count; done += kernels.lanes)
           kernels.activate(values.data() + done, kernels.lanes, 1, kernels.lanes, kind);
       },
-      nb::arg("values").noconvert(), nb::arg("activation"), "Applies an activation in place; for tests of its accuracy.");
+      nb::arg("values").noconvert(), nb::arg("activation"),
+      "Applies an activation in place; for tests of its accuracy.");
 
   nb::class_<LayerArrays>(m, "Layer", "The parameters of one layer, each a (weight, bias) pair of float32 arrays.")
-      .def(nb::init<LinearArrays, LinearArrays, LinearArrays, LinearArrays, NormArrays, LinearArrays, LinearArrays, NormArrays>(),
+      .def(nb::init<LinearArrays, LinearArrays, LinearArrays, LinearArrays, NormArrays, LinearArrays, LinearArrays,
+                    NormArrays>(),
            nb::kw_only(), nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("attention_output"),
            nb::arg("attention_norm"), nb::arg("up"), nb::arg("down"), nb::arg("output_norm"));
 
@@ -153,7 +164,8 @@ NB_MODULE(_cpu, m) {
             spec.type_vocab_size = static_cast<int64_t>(types.shape(0));
             spec.embedding_size = static_cast<int>(words.shape(1));
             if (num_heads < 1 || head_size < 1 || intermediate_size < 1 || spec.embedding_size < 1)
-              throw std::invalid_argument("num_heads, head_size, intermediate_size and embedding_size must be positive");
+              throw std::invalid_argument(
+                  "num_heads, head_size, intermediate_size and embedding_size must be positive");
             spec.hidden_size = num_heads * head_size;
             spec.num_heads = num_heads;
             spec.head_size = head_size;
@@ -166,7 +178,8 @@ NB_MODULE(_cpu, m) {
             spec.layer_schedule = std::move(layer_schedule);
             const int hidden = spec.hidden_size;
             if (!mapping && spec.embedding_size != hidden)
-              wrong("embedding_size", std::to_string(hidden) + ", the hidden size, where there is no mapping", std::to_string(spec.embedding_size));
+              wrong("embedding_size", std::to_string(hidden) + ", the hidden size, where there is no mapping",
+                    std::to_string(spec.embedding_size));
 
             fastsal::WeightsView view;
             view.words = words.data();
@@ -175,7 +188,8 @@ NB_MODULE(_cpu, m) {
             view.embedding_norm = norm(embedding_norm, "embedding_norm", spec.embedding_size);
             view.mapping = mapping ? linear(*mapping, "mapping", hidden, spec.embedding_size) : fastsal::LinearView{};
             for (const LayerArrays& layer : layers)
-              view.layers.push_back({linear(layer.query, "query", hidden, hidden), linear(layer.key, "key", hidden, hidden),
+              view.layers.push_back({linear(layer.query, "query", hidden, hidden),
+                                     linear(layer.key, "key", hidden, hidden),
                                      linear(layer.value, "value", hidden, hidden),
                                      linear(layer.attention_output, "attention_output", hidden, hidden),
                                      norm(layer.attention_norm, "attention_norm", hidden),
@@ -185,11 +199,13 @@ NB_MODULE(_cpu, m) {
             new (self) PyEncoder{words, positions, types,
                                  std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view)};
           },
-          nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"), nb::arg("activation"),
-          nb::arg("layer_norm_eps"), nb::arg("layer_schedule"), nb::arg("word_embeddings"), nb::arg("position_embeddings"),
-          nb::arg("type_embeddings"), nb::arg("embedding_norm"), nb::arg("mapping").none(), nb::arg("layers"))
+          nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"),
+          nb::arg("activation"), nb::arg("layer_norm_eps"), nb::arg("layer_schedule"), nb::arg("word_embeddings"),
+          nb::arg("position_embeddings"), nb::arg("type_embeddings"), nb::arg("embedding_norm"),
+          nb::arg("mapping").none(), nb::arg("layers"))
       .def_prop_ro("instruction_set", [](const PyEncoder& self) { return std::string(self.encoder->kernels().name); })
-      .def_prop_ro("packed_bytes", [](const PyEncoder& self) { return self.encoder->packed_floats() * int64_t{sizeof(float)}; })
+      .def_prop_ro("packed_bytes",
+                   [](const PyEncoder& self) { return self.encoder->packed_floats() * int64_t{sizeof(float)}; })
       .def(
           "pooling",
           [](const PyEncoder& self, const std::vector<std::string>& modes,
@@ -202,20 +218,22 @@ NB_MODULE(_cpu, m) {
             for (const auto& [weight, bias, stride] : convolutions) {
               const int channels = static_cast<int>(weight.shape(0));
               if (static_cast<int>(weight.shape(1)) != hidden)
-                wrong("convolution weight", "of " + std::to_string(hidden) + " input channels", std::to_string(weight.shape(1)));
+                wrong("convolution weight", "of " + std::to_string(hidden) + " input channels",
+                      std::to_string(weight.shape(1)));
               if (channels < 1 || weight.shape(2) < 1 || stride < 1)
                 throw std::invalid_argument("a convolution needs positive channels, kernel size and stride");
               if (bias && static_cast<int>(bias->shape(0)) != channels)
                 wrong("convolution bias", "of " + std::to_string(channels) + " values", std::to_string(bias->shape(0)));
-              views.push_back({weight.data(), bias ? bias->data() : nullptr, channels, static_cast<int>(weight.shape(2)), stride});
+              views.push_back(
+                  {weight.data(), bias ? bias->data() : nullptr, channels, static_cast<int>(weight.shape(2)), stride});
             }
             return Pooling(self.encoder->kernels(), hidden, std::move(ids), views, skip < 0 ? 0 : skip, normalize);
           },
           nb::kw_only(), nb::arg("modes"), nb::arg("convolutions"), nb::arg("skip"), nb::arg("normalize"))
       .def(
           "hidden_states",
-          [](const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors, const Ids& positions,
-             const Ids& types, const Ids& cu_seqlens, Array<float, 3> output, int threads) {
+          [](const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
+             const Ids& positions, const Ids& types, const Ids& cu_seqlens, Array<float, 3> output, int threads) {
             const fastsal::Batch batch = batch_of(self, ids, vectors, positions, types, cu_seqlens);
             const fastsal::EncoderSpec& spec = self.encoder->spec();
             const size_t states = spec.layer_schedule.size() + 1;
@@ -230,12 +248,14 @@ NB_MODULE(_cpu, m) {
           nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(), nb::arg("threads"))
       .def(
           "sentence_embeddings",
-          [](const PyEncoder& self, const Pooling& pooling, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
-             const Ids& positions, const Ids& types, const Ids& cu_seqlens, Array<float, 2> output, int threads) {
+          [](const PyEncoder& self, const Pooling& pooling, const std::optional<Ids>& ids,
+             const std::optional<Matrix>& vectors, const Ids& positions, const Ids& types, const Ids& cu_seqlens,
+             Array<float, 2> output, int threads) {
             const fastsal::Batch batch = batch_of(self, ids, vectors, positions, types, cu_seqlens);
             if (static_cast<int64_t>(output.shape(0)) != batch.num_sentences ||
                 static_cast<int64_t>(output.shape(1)) != pooling.output_size())
-              wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()), shape(output.shape(0), output.shape(1)));
+              wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()),
+                    shape(output.shape(0), output.shape(1)));
             nb::gil_scoped_release unlocked;
             self.encoder->sentence_embeddings(batch, pooling, output.data(), threads);
           },

@@ -28,7 +28,8 @@ PackedLinear Packer::pack(int out_features, int in_features, At at, Bias bias) {
     float* panel = panels + static_cast<int64_t>(first) * in_features;
     for (int j = 0; j < columns; ++j) {
       const int n = first + j;
-      for (int k = 0; k < in_features; ++k) panel[static_cast<int64_t>(k) * columns + j] = n < out_features ? at(n, k) : 0.f;
+      for (int k = 0; k < in_features; ++k)
+        panel[static_cast<int64_t>(k) * columns + j] = n < out_features ? at(n, k) : 0.f;
       biases[n] = n < out_features ? bias(n) : 0.f;
     }
   }

@@ -76,8 +76,8 @@ static void pool(const PoolingTask& task) {
       for (int s = 0; s < task.num_sentences; ++s)
         for (int c = 0; c < count; ++c) results[s * task.output_stride + c] = start;
       for (int i = 0; i < task.num_positions; ++i) {
-        const float* values =
-            convolution ? task.products + static_cast<int64_t>(i) * kPanelWidth : task.input + task.row_offset[i] + column;
+        const float* values = convolution ? task.products + static_cast<int64_t>(i) * kPanelWidth
+                                          : task.input + task.row_offset[i] + column;
         fold(mode, task.position[i], task.skip, values, count, results + task.sentence[i] * task.output_stride);
       }
       for (int s = 0; s < task.num_sentences; ++s) {
