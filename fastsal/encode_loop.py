@@ -60,7 +60,7 @@ def embed(
                 else:
                     if result is None:
                         result = embeddings.new_empty(len(texts), embeddings.shape[1])
-                    result[torch.from_numpy(rows + start)] = embeddings
+                    scatter(embeddings, result, rows + start)
                 report(len(rows))
     if result is None:
         raise ValueError("texts must not be empty")
@@ -132,6 +132,20 @@ def pack(tokens: Tokens, rows: np.ndarray) -> PackedBatch:
         token_type_ids=torch.from_numpy(types),
         input_ids=torch.from_numpy(tokens.ids[index].astype(np.int64)),
     )
+
+
+def scatter(embeddings: Tensor, result: Tensor, positions: np.ndarray) -> None:
+    """``result[positions] = embeddings``."""
+    if result.is_cpu:
+        # By numpy: torch's OpenMP threads do not survive a fork, and a child process would wait for them.
+        as_numpy(result)[positions] = as_numpy(embeddings)
+    else:
+        result[torch.from_numpy(positions).to(result.device)] = embeddings
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray:
+    """The same memory; numpy has no bfloat16, so that is seen as int16."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def check_lengths(lengths: np.ndarray, start: int, max_tokens: int) -> None:

@@ -368,17 +368,18 @@ def _convert(
 
 
 def _warn_if_not_finite(embeddings: Any) -> None:
-    """Warn of rows with NaN or infinity in what `encode` returns."""
-    if isinstance(embeddings, np.ndarray):
-        embeddings = torch.from_numpy(embeddings)
-    if isinstance(embeddings, Tensor):
-        if embeddings.dim() == 1:
-            embeddings = embeddings[None]
-        # in pieces, as the intermediate results are as large as the embeddings
-        pieces: list[Tensor] = list(embeddings.split(4096)) if len(embeddings) > 1 else [embeddings]
-    else:
-        pieces = [row[None] for row in embeddings]
-    bad = sum(int((~torch.isfinite(piece)).any(dim=1).sum()) for piece in pieces if piece.dtype.is_floating_point)
-    if bad:
-        total = sum(map(len, pieces))
-        warnings.warn(f"{bad} of {total} embeddings contain NaN or infinity", RuntimeWarning, stacklevel=4)
+    """Warn of rows with NaN or infinity in what `encode` returns: an array or tensor of one or two axes, or a list."""
+    rows = embeddings if isinstance(embeddings, list) or embeddings.ndim > 1 else [embeddings]
+    # In pieces, as the intermediate results are as large as the embeddings.
+    pieces = rows if isinstance(rows, list) else [rows[start : start + 4096] for start in range(0, len(rows), 4096)]
+    if bad := sum(map(_count_not_finite, pieces)):
+        warnings.warn(f"{bad} of {len(rows)} embeddings contain NaN or infinity", RuntimeWarning, stacklevel=4)
+
+
+def _count_not_finite(rows: np.ndarray | Tensor) -> int:
+    if isinstance(rows, Tensor):
+        if rows.is_cpu and rows.dtype != torch.bfloat16:
+            rows = rows.numpy()
+        else:
+            return int((~torch.isfinite(rows)).any(dim=-1).sum())
+    return int((~np.isfinite(rows)).any(axis=-1).sum())
