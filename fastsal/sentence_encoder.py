@@ -382,4 +382,5 @@ def _count_not_finite(rows: np.ndarray | Tensor) -> int:
             rows = rows.numpy()
         else:
             return int((~torch.isfinite(rows)).any(dim=-1).sum())
-    return int((~np.isfinite(rows)).any(axis=-1).sum())
+    finite = np.isfinite(rows)
+    return 0 if finite.all() else int((~finite).any(axis=-1).sum())
