@@ -151,11 +151,6 @@ class FastEncoderMixin(nn.Module):
             return _GRADIENTS_WANTED
         return plan
 
-    def _uncovered(self) -> str | None:
-        """Why the kernels do not compute now, None if they do."""
-        plan = self._plan()
-        return plan if isinstance(plan, str) else None
-
     def _note_fallback(self, reason: str) -> None:
         """Remember why the reference runs.
 
@@ -277,8 +272,8 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
 
     Changed weights are noticed at the next call and packed again: by an optimizer step, `load_state_dict`, `to`,
     `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write in place through
-    ``parameter.data`` (``parameter.data.copy_(...)``) leaves no trace in PyTorch and is not noticed: write
-    ``with torch.no_grad(): parameter.copy_(...)`` instead.
+    ``parameter.data`` (``parameter.data.copy_(...)``) or a NumPy view leaves no trace in PyTorch and is not noticed:
+    write ``with torch.no_grad(): parameter.copy_(...)`` instead.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch module that contains an AlbertModel or BertModel, got {type(model)}")

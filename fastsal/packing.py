@@ -68,14 +68,14 @@ def pack_padded(
     torch.cumsum(mask.sum(dim=1), dim=0, out=cu_seqlens[1:])
 
     def gather(ids: Tensor) -> Tensor:
-        return ids.expand(num_rows, num_columns).reshape(-1)[token_index].long()
+        return ids.expand(num_rows, num_columns).reshape(-1).index_select(0, token_index).long()
 
     batch = PackedBatch(
         cu_seqlens=cu_seqlens,
         position_ids=token_index % num_columns if position_ids is None else gather(position_ids),
         token_type_ids=torch.zeros_like(token_index) if token_type_ids is None else gather(token_type_ids),
         input_ids=None if input_ids is None else gather(input_ids),
-        inputs_embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1)[token_index],
+        inputs_embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1).index_select(0, token_index),
     )
     return batch, token_index
 
@@ -96,7 +96,7 @@ def pack_rectangle(
 
     def flat(ids: Tensor) -> Tensor:
         ids = ids if ids.shape == shape else ids.expand(shape)
-        return ids.reshape(-1).long()
+        return ids.reshape(-1).long().contiguous()  # a reshaped expansion may still have stride 0
 
     if position_ids is None:
         position_ids = torch.arange(num_columns, device=device)[None]
@@ -114,7 +114,8 @@ def pack_rectangle(
 def unpack(packed: Tensor, token_index: Tensor, num_rows: int, num_columns: int) -> Tensor:
     """Scatter (T, H) packed rows to (B, S, H); masked positions are zeros."""
     padded = packed.new_zeros(num_rows * num_columns, packed.shape[-1])
-    padded[token_index] = packed
+    # not padded[token_index] = ...: that starts OpenMP threads even for a few rows, and hangs in a forked child
+    padded.index_copy_(0, token_index, packed)
     return padded.view(num_rows, num_columns, -1)
 
 

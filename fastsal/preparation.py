@@ -101,11 +101,10 @@ def make_plan(module: nn.Module, settings: Settings) -> Plan:
             backend, detail = choose_backend(settings.backend, reading.spec, dtype, device)
         else:
             detail = f"no backend computes in {dtype}"
-    if backend is None:
-        explicit_dtype = settings.dtype not in (None, own_dtype)
-        if settings.backend not in ("auto", "reference") or explicit_dtype or (settings.dtype and detail is None):
-            raise BackendError(f"backend={settings.backend!r} with dtype={settings.dtype!r} cannot run: {detail}")
-        dtype = own_dtype
+    # The reference computes in the parameters' dtype, whether that was asked for or not.
+    reference_will_do = settings.backend in ("auto", "reference") and dtype == own_dtype
+    if backend is None and not reference_will_do:
+        raise BackendError(f"backend={settings.backend!r} with dtype={settings.dtype!r} cannot run: {detail}")
     return Plan(reading, backend, detail or "", dtype, parameter_dtype, device)
 
 

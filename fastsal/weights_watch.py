@@ -7,11 +7,13 @@ them before every call, so every check is a pass over a flat list: about 50 us f
 from __future__ import annotations
 
 import operator
+import weakref
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class ModuleWatch:
@@ -20,13 +22,15 @@ class ModuleWatch:
     Watched are, for every module added: its class, children, parameters and buffers (by identity), its forward hooks
     and whether its ``forward`` is overridden; for every tensor added: version counter, memory, shape, strides and
     dtype; and the attributes added. Not noticed is a write that bypasses the version counter, as
-    ``parameter.data.copy_()`` does.
+    ``parameter.data.copy_()`` does, unless an optimizer's step made it.
     """
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
         self._attributes: list[tuple[dict[str, Any], str]] = []
+        self._active_in_training: list[dict[str, Any]] = []
+        self._stepped = False  # an optimizer stepped one of the tensors
 
     def add_module(self, module: nn.Module) -> None:
         self._modules.append(module)
@@ -38,8 +42,13 @@ class ModuleWatch:
     def add_attribute(self, owner: Any, name: str) -> None:
         self._attributes.append((vars(owner), name))
 
+    def add_active_in_training(self, module: nn.Module) -> None:
+        """`module`, added before, computes something else in training mode (dropout)."""
+        self._active_in_training.append(vars(module))
+
     def start(self) -> None:
         """Take the snapshot that later checks compare with."""
+        _watches.add(self)
         modules, tensors = self._modules, self._tensors
         self._types = [type(module) for module in modules]
         self._namespaces = [module.__dict__ for module in modules]
@@ -76,7 +85,8 @@ class ModuleWatch:
         tensors = self._tensors
         try:
             return (
-                [tensor._version for tensor in tensors] == self._versions
+                not self._stepped
+                and [tensor._version for tensor in tensors] == self._versions
                 and list(map(Tensor.data_ptr, tensors)) == self._pointers
                 and [tensor.dtype for tensor in tensors] == self._dtypes
                 # same storage, offset, shape and strides
@@ -90,8 +100,12 @@ class ModuleWatch:
         return len(self._tensors) == len(other._tensors) and all(map(operator.is_, self._tensors, other._tensors))
 
     def any_training(self) -> bool:
-        """Whether a module watched is in training mode (dropout may be active in an otherwise evaluating model)."""
-        return True in [namespace["training"] for namespace in self._namespaces]
+        """Whether a part that matters is in training mode (Monte Carlo dropout in an otherwise evaluating model)."""
+        return True in [namespace["training"] for namespace in self._active_in_training]
+
+    def note_step(self, stepped: set[int]) -> None:
+        """The tensors of which `stepped` holds the ids may have changed without a trace."""
+        self._stepped = self._stepped or not stepped.isdisjoint(map(id, self._tensors))
 
     def any_requires_grad(self) -> bool:
         return True in [tensor.requires_grad for tensor in self._tensors]
@@ -103,6 +117,20 @@ class ModuleWatch:
     @property
     def devices(self) -> set[torch.device]:
         return {tensor.device for tensor in self._tensors}
+
+
+#: All watches alive.
+_watches: weakref.WeakSet[ModuleWatch] = weakref.WeakSet()
+
+
+def _note_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Fused optimizers, transformers' Trainer's default, write parameters without counting versions (torch 2.13)."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+    for watch in list(_watches):
+        watch.note_step(stepped)
+
+
+register_optimizer_step_post_hook(_note_optimizer_step)
 
 
 def _all_values(dicts: list[dict[str, Any]]) -> list[Any]:

@@ -809,22 +809,29 @@ def test_torch_compile_and_trace_and_export(model, fast):
     torch.testing.assert_close(exported.module()(**batch)["last_hidden_state"], reference)
 
 
-def test_other_dtypes_are_the_references_unless_float32_is_asked_for(model):
-    batch = random_batch()
-    for dtype in (torch.bfloat16, torch.float16, torch.float64):
-        cast = copy.deepcopy(model).to(dtype)
-        fast = accelerated(cast)
-        status = fast.fastsal_status()
-        assert status.backend == "reference"
-        assert str(dtype).removeprefix("torch.") in status.detail
-        assert torch.equal(fast(**batch).last_hidden_state, cast(**batch).last_hidden_state)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_dtypes_without_kernels_are_the_references(model, dtype):
+    cast = model.to(dtype)
+    fast, batch = accelerated(cast), random_batch()
+    status = fast.fastsal_status()
+    assert status.backend == "reference"
+    assert str(dtype).removeprefix("torch.") in status.detail
+    assert torch.equal(fast(**batch).last_hidden_state, cast(**batch).last_hidden_state)
+    with pytest.raises(NotCoveredError, match="float"):
+        accelerated(cast, strict=True)
 
-        upcast = accelerated(cast, dtype="float32")
-        output = upcast(**batch)
-        assert_ran_native(upcast)
-        assert output.last_hidden_state.dtype == output.pooler_output.dtype == dtype
-        exact = accelerated(copy.deepcopy(cast).float())(**batch).last_hidden_state
-        assert torch.equal(output.last_hidden_state, exact.to(dtype))
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_float32_for_weights_of_another_dtype(model, dtype):
+    """Computed in float32 from the weights as they are, returned in their dtype."""
+    cast, batch = model.to(dtype), random_batch()
+    fast = accelerated(cast, dtype="float32")
+    output = fast(**batch)
+    assert_ran_native(fast)
+    assert output.last_hidden_state.dtype == output.pooler_output.dtype == dtype
+    assert fast.sentence_embeddings([[1, 2]]).dtype == dtype
+    exact = accelerated(copy.deepcopy(cast).float())(**batch).last_hidden_state
+    assert torch.equal(output.last_hidden_state, exact.to(dtype))
 
 
 def test_a_model_made_by_its_own_constructor(architecture):
@@ -937,11 +944,11 @@ def test_empty_sentences_among_others(model, backend):
 
 
 def test_embeddings_of_a_model_that_is_not_covered(model):
-    """A bfloat16 model has the reference's embeddings in its own dtype; training mode is differentiable."""
-    half = accelerated(copy.deepcopy(model).bfloat16())
+    """A float16 model has the reference's embeddings in its own dtype; training mode is differentiable."""
+    half = accelerated(copy.deepcopy(model).half())
     ours = half.sentence_embeddings(SENTENCES)
-    assert ours.dtype == torch.bfloat16
-    assert_fell_back(half, "bfloat16")
+    assert ours.dtype == torch.float16
+    assert_fell_back(half, "float16")
     torch.testing.assert_close(
         ours.double(), true_embeddings(model, SENTENCES, PoolingSpec(normalize=True)), rtol=0.05, atol=0.05
     )

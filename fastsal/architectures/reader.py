@@ -61,7 +61,7 @@ class ModuleReader:
 
     def dropout(self, parent: nn.Module, name: str) -> None:
         """Make sure that ``parent.<name>`` does nothing in eval mode."""
-        self.child(parent, name, nn.Dropout)
+        self.watch.add_active_in_training(self.child(parent, name, nn.Dropout))
 
     def linear(self, parent: nn.Module, name: str, in_features: int, out_features: int) -> Linear:
         module = self.child(parent, name, nn.Linear)
@@ -148,6 +148,7 @@ def read_head_size(reader: ModuleReader, attention: nn.Module, hidden_size: int)
         raise UnreadableError(f"attention scores are scaled by {scaling}, not by head size ** -0.5")
     if reader.attribute(attention, "is_causal"):
         raise UnreadableError("attention is causal")
+    reader.watch.add_active_in_training(attention)  # it drops probabilities by itself
     if "distance_embedding" in attention._modules:
         raise UnreadableError("attention uses relative positions")
     return head_size
