@@ -195,8 +195,8 @@ class TestChanges:
 
     def test_dtype(self, folder, fast):
         expected = fast.encode(TEXTS)
-        fast.bfloat16()
-        assert not runs_natively(fast)
+        fast.half()
+        assert not runs_natively(fast)  # float16 is for GPUs
         np.testing.assert_allclose(fast.encode(TEXTS), expected, rtol=0, atol=0.1)
         fast.float()
         assert runs_natively(fast)
@@ -211,6 +211,7 @@ class TestChanges:
             lambda model: setattr(model.tokenizer, "truncation_side", "left"),
             lambda model: model.tokenizer.add_tokens(["guitar house"]),
             lambda model: setattr(model.tokenizer, "split_special_tokens", True),
+            lambda model: setattr(model.tokenizer, "split_special_tokens", False),
             lambda model: setattr(model.tokenizer, "model_input_names", ["input_ids", "attention_mask"]),
             lambda model: setattr(model[0], "query_length", 3),
         ):
@@ -378,6 +379,10 @@ from fastsal.tokenization import tokenizer_lock
 model = fastsal.SentenceEncoder({str(checkpoint)!r}, device="cpu")
 texts = ["the cat", "a dog sat"] * 200
 expected = model.encode(texts)
+
+def same(count):
+    return np.array_equal(model.encode(texts[:count]), expected[:count])
+
 held, done = threading.Event(), threading.Event()
 def hold():
     with tokenizer_lock(model.tokenizer):
@@ -388,13 +393,14 @@ thread.start()
 held.wait()
 child = os.fork()
 if child == 0:
-    os._exit(0 if np.array_equal(model.encode(texts), expected) else 3)
+    # Few texts first: the main thread tokenises those. A new thread may take the lost one's identity, and its lock.
+    os._exit(0 if same(2) and same(400) else 3)
 status = os.waitpid(child, 0)[1]
 done.set()
 thread.join()
 raise SystemExit(os.waitstatus_to_exitcode(status))
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 PAPER = [(fastsal.SBERT, bert_checkpoint, BertModel), (fastsal.SALBERT, albert_checkpoint, AlbertModel)]
