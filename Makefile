@@ -23,6 +23,7 @@ export HF_HUB_OFFLINE ?= 1
 demo: $(INSTALLED)
 	$(BIN)/python -m fastsal.demo
 
+# One test process: tests of threads and of memory need the cores for themselves.
 test: $(INSTALLED) check
 	$(BIN)/python -m pytest -q
 

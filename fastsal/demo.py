@@ -160,9 +160,12 @@ def make_table(results: list[Result]) -> Table:
             end_section=True,
         )
     machine = machine_information()
+    load = os.getloadavg()[0]
+    busy = load > (os.cpu_count() or 1) + 1  # more than these measurements make
     table.caption = (
         "error: the worst sentence's, against float64, one at a time. max diff., min cosine: between the two.\n"
         f"{machine['processor']}, {machine['threads']} threads, {machine['backend cpu']}"
+        + (f"\nThe machine is busy with other work (load {load:.1f}): the speeds mean little." if busy else "")
     )
     return table
 
@@ -204,7 +207,7 @@ def main() -> int:
     status.print("ALBERT ...")
     albert = make_albert()
     plain = SentenceTransformer(modules=list(restore(copy.deepcopy(albert))), device="cpu")
-    results.append(measure("ALBERT-base, random weights", plain, albert, Corpus(f"of the {corpus.name}", spread, None)))
+    results.append(measure("ALBERT-base, random weights", plain, albert, Corpus(corpus.name, spread, None)))
 
     console.print(make_table(results))
     failed = [result for result in results if not result.report.passed]

@@ -54,6 +54,13 @@ def test_the_demo_prints_one_table(tiny_demo, capsys):
         assert heading in output
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.5, False), (1000.0, True)])
+def test_a_busy_machine_is_told(tiny_demo, monkeypatch, capsys, load, told):
+    monkeypatch.setattr(demo.os, "getloadavg", lambda: (load, load, load))
+    demo.main()
+    assert ("The machine is busy" in capsys.readouterr().out) == told
+
+
 def test_the_demo_fails_on_wrong_numbers(tiny_demo, monkeypatch, capsys):
     encode = fastsal.SentenceEncoder.encode
 
