@@ -8,16 +8,20 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
+from fastsal.backends.int8 import int8_smoothing
 from fastsal.packing import PackedBatch
 from fastsal.pooling import PoolingSpec
 from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 try:
-    from fastsal import _cpu
+    import fastsal._cpu as _cpu
 
     _import_error: str | None = None
 except ImportError as error:  # a platform without the extension still has the reference
     _import_error = str(error)
+
+#: What the matrix products multiply.
+_PRECISIONS = ("float32", "bfloat16", "int8")
 
 #: Convolutions kept packed per encoder; a model has one set, more only while its weights change.
 _MAX_PACKED_POOLINGS = 4
@@ -30,7 +34,9 @@ class CpuBackend:
 
     def unavailable(self) -> str | None:
         if _import_error is not None:
-            return f"the compiled kernels are missing ({_import_error}); install fastsal from source with a C++ compiler"
+            return (
+                f"the compiled kernels are missing ({_import_error}); install fastsal from source with a C++ compiler"
+            )
         try:
             _cpu.selected_instruction_set()
         except ValueError as error:  # FASTSAL_CPU_ISA names none
@@ -45,35 +51,39 @@ class CpuBackend:
     def unsupported(self, spec: EncoderSpec, dtype: str, device: torch.device) -> str | None:
         if device.type != "cpu":
             return f"the CPU kernels need the model on the CPU, it is on {device}"
-        if dtype != "float32":
-            return f"the CPU kernels compute in float32 so far, not in {dtype}"
+        if dtype not in _PRECISIONS:
+            return f"the CPU kernels compute in {', '.join(_PRECISIONS)}, not in {dtype}"
         return None
 
     def prepare(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str) -> CpuEncoder:
-        return CpuEncoder(spec, weights)
+        return CpuEncoder(spec, weights, dtype)
 
 
 class CpuEncoder:
     """An encoder packed for the selected instruction set; implements `PreparedEncoder`.
 
-    float32 embedding tables are read where they are; everything else is copied once into the kernels' layout.
+    float32 embedding tables are read where they are; everything else is copied once into the kernels' layout. `dtype`
+    is what the matrix products multiply ("float32", "bfloat16", "int8"); sums, softmax, norms, activations and the
+    residual stream are float32.
     """
 
-    def __init__(self, spec: EncoderSpec, weights: EncoderWeights) -> None:
+    def __init__(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str = "float32") -> None:
         self._spec = spec
+        smoothing = int8_smoothing(spec, weights) if dtype == "int8" else [(None, None)] * len(weights.layers)
         self._native = _cpu.Encoder(
             num_heads=spec.num_heads,
             head_size=spec.head_size,
             intermediate_size=spec.intermediate_size,
             activation=spec.activation,
             layer_norm_eps=spec.layer_norm_eps,
+            precision=dtype,
             layer_schedule=list(spec.layer_schedule),
             word_embeddings=_floats(weights.word_embeddings),
             position_embeddings=_floats(weights.position_embeddings),
             type_embeddings=_floats(weights.type_embeddings),
             embedding_norm=_pair(weights.embedding_norm),
             mapping=None if weights.mapping is None else _pair(weights.mapping),
-            layers=[_layer(layer) for layer in weights.layers],
+            layers=[_layer(layer, *vectors) for layer, vectors in zip(weights.layers, smoothing, strict=True)],
         )
         self._poolings: OrderedDict[tuple, tuple[PoolingSpec, _cpu.Pooling]] = OrderedDict()
         self._lock = threading.Lock()
@@ -125,9 +135,9 @@ class CpuEncoder:
 def _fingerprint(pooling: PoolingSpec) -> tuple:
     """Changes whenever a convolution's weights do."""
     tensors = [t for c in pooling.convolutions for t in (c.weight, c.bias) if t is not None]
-    return tuple((t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors) + tuple(
-        c.stride for c in pooling.convolutions
-    )
+    return tuple(
+        (t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors
+    ) + tuple(c.stride for c in pooling.convolutions)
 
 
 def _floats(tensor: Tensor) -> Tensor:
@@ -138,7 +148,7 @@ def _pair(parameters: Linear | LayerNorm) -> tuple[Tensor, Tensor]:
     return _floats(parameters.weight), _floats(parameters.bias)
 
 
-def _layer(layer: LayerWeights) -> _cpu.Layer:
+def _layer(layer: LayerWeights, qkv_smoothing: Tensor | None, up_smoothing: Tensor | None) -> _cpu.Layer:
     return _cpu.Layer(
         query=_pair(layer.query),
         key=_pair(layer.key),
@@ -148,6 +158,8 @@ def _layer(layer: LayerWeights) -> _cpu.Layer:
         up=_pair(layer.up),
         down=_pair(layer.down),
         output_norm=_pair(layer.output_norm),
+        qkv_smoothing=qkv_smoothing,
+        up_smoothing=up_smoothing,
     )
 
 

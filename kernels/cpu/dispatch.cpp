@@ -6,6 +6,12 @@
 namespace fastsal {
 
 #if defined(FASTSAL_HAVE_X86)
+namespace avx512_bf16 {
+extern const Kernels kernels;
+}
+namespace avx512_vnni {
+extern const Kernels kernels;
+}
 namespace avx512 {
 extern const Kernels kernels;
 }
@@ -24,6 +30,9 @@ std::vector<InstructionSet> instruction_sets() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  sets.push_back({&avx512_bf16::kernels, vnni && __builtin_cpu_supports("avx512bf16")});
+  sets.push_back({&avx512_vnni::kernels, vnni});
   sets.push_back({&avx512::kernels, avx512});
   sets.push_back({&avx2::kernels, avx2});
 #endif

@@ -62,15 +62,17 @@ Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& we
       return packer.norm(view, columns, spec_.layer_norm_eps);
     };
     embedding_norm_ = norm(weights.embedding_norm, spec_.embedding_size);
-    if (weights.mapping.weight) mapping_ = packer.linear(weights.mapping);
+    if (weights.mapping.weight) mapping_ = packer.linear({weights.mapping}, Precision::float32);
     layers_.clear();
     for (const LayerView& view : weights.layers) {
       Layer layer;
-      layer.qkv = packer.linear({view.query, view.key, view.value});
-      layer.attention_output = packer.linear(view.attention_output);
+      layer.qkv = packer.linear({view.query, view.key, view.value}, spec_.precision, view.qkv_smoothing);
+      layer.qkv_inverse_smoothing = packer.inverse(view.qkv_smoothing, spec_.hidden_size);
+      layer.attention_output = packer.linear({view.attention_output}, spec_.precision);
       layer.attention_norm = norm(view.attention_norm, spec_.hidden_size);
-      layer.up = packer.linear(view.up);
-      layer.down = packer.linear(view.down);
+      layer.up = packer.linear({view.up}, spec_.precision, view.up_smoothing);
+      layer.up_inverse_smoothing = packer.inverse(view.up_smoothing, spec_.hidden_size);
+      layer.down = packer.linear({view.down}, spec_.precision);
       layer.output_norm = norm(view.output_norm, spec_.hidden_size);
       layers_.push_back(layer);
     }

@@ -17,6 +17,7 @@ struct EncoderSpec {
   int embedding_size, hidden_size, num_heads, head_size, intermediate_size;
   Activation activation;
   float layer_norm_eps;
+  Precision precision;  // of the matrix products
   std::vector<int> layer_schedule;
 };
 
@@ -40,6 +41,9 @@ struct LayerView {
   NormView attention_norm;
   LinearView up, down;
   NormView output_norm;
+  // int8: inputs of q, k, v and of `up` are divided by these per column, weights multiplied; null for ones.
+  const float* qkv_smoothing;
+  const float* up_smoothing;
 };
 
 struct WeightsView {
@@ -107,6 +111,8 @@ class Encoder {
   struct Layer {
     PackedLinear qkv, attention_output, up, down;
     NormWeights attention_norm, output_norm;
+    const float* qkv_inverse_smoothing;
+    const float* up_inverse_smoothing;
   };
 
   void check(const Batch& batch) const;

@@ -32,6 +32,13 @@ Range share(int64_t count, int member, int members) {
 // the attention kernel may read a vector past a row's end.
 int64_t stride_of(int64_t columns, int lanes) { return round_up(columns, lanes) + lanes; }
 
+// Likewise; the kernels write whole vectors and read whole groups of four entries.
+int64_t operand_row_bytes(int64_t columns, int entry) { return round_up(columns * entry, 64) + 64; }
+
+Operand rows_of(const float* input, int64_t stride) {
+  return {input, stride * static_cast<int64_t>(sizeof(float)), nullptr, 0};
+}
+
 std::vector<Block> cut_into_blocks(const Batch& batch, int64_t target) {
   std::vector<Block> blocks;
   Block block{0, 0, 0, 0};
@@ -170,6 +177,17 @@ ForwardPass::Workspace ForwardPass::carve(float* memory, int members) const {
   space.update = take(rows * hidden_stride_);
   space.qkv = take(rows * std::max(qkv_stride_, embedding_stride_));
   space.feed_forward = take(rows * stride_of(feed_forward_columns(members), kernels_.lanes));
+  const auto take_operand = [&](int columns) {
+    const int entry = kernels_.operand_bytes[static_cast<int>(spec_.precision)];
+    OperandBuffer buffer;
+    buffer.row_bytes = operand_row_bytes(columns, entry);
+    buffer.scales_stride = 2 * groups_of(columns);
+    buffer.rows = reinterpret_cast<char*>(take(entry ? rows * buffer.row_bytes / 4 : 0));
+    buffer.scales = take(spec_.precision == Precision::int8 ? rows * buffer.scales_stride : 0);
+    return buffer;
+  };
+  space.operand = take_operand(spec_.hidden_size);
+  space.feed_forward_operand = take_operand(feed_forward_columns(members));
   const bool convolves = plan_ && !plan_->pooling.convolutions_.empty();
   space.convolution_input = take(convolves ? plan_->max_input_rows * plan_->pooling.input_columns_ : 0);
   space.member_scratch = take(0);
@@ -217,7 +235,7 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
   kernels_.embed(task);
   team.wait();
   if (maps)
-    linear(encoder_.mapping_, space.qkv, embedding_stride_, space.hidden, hidden_stride_, block.rows,
+    linear(encoder_.mapping_, rows_of(space.qkv, embedding_stride_), space.hidden, hidden_stride_, block.rows,
            Activation::linear, team);
   if (all_layers_) copy_out(block, 0, space, team);
   const int num_layers = static_cast<int>(spec_.layer_schedule.size());
@@ -232,10 +250,22 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
   team.wait();  // the next block reuses the memory
 }
 
-void ForwardPass::linear(const PackedLinear& weights, const float* input, int64_t input_stride, float* output,
-                         int64_t output_stride, int rows, Activation activation, const Team& team) const {
+// The rows in the format that the encoder's precision multiplies: converted, or as they are.
+Operand ForwardPass::operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
+                             const OperandBuffer& buffer, const Team& team) const {
+  if (kernels_.operand_bytes[static_cast<int>(spec_.precision)] == 0) return rows_of(input, stride);
+  const Range mine = share(rows, team.member, team.members);
+  kernels_.convert({input + mine.begin * stride, stride, static_cast<int>(mine.end - mine.begin), columns,
+                    spec_.precision, inverse_smoothing, buffer.rows + mine.begin * buffer.row_bytes, buffer.row_bytes,
+                    buffer.scales + mine.begin * buffer.scales_stride, buffer.scales_stride});
+  team.wait();
+  return {buffer.rows, buffer.row_bytes, buffer.scales, buffer.scales_stride};
+}
+
+void ForwardPass::linear(const PackedLinear& weights, const Operand& input, float* output, int64_t output_stride,
+                         int rows, Activation activation, const Team& team) const {
   const Range panels = share(weights.num_panels, team.member, team.members);
-  kernels_.linear({&weights, input, input_stride, output, output_stride, rows, 0, weights.in_features, 0,
+  kernels_.linear({&weights, input, output, output_stride, rows, 0, weights.in_features, 0,
                    static_cast<int>(panels.begin), static_cast<int>(panels.end), activation});
   team.wait();
 }
@@ -251,12 +281,19 @@ void ForwardPass::add_and_norm(const Block& block, const NormWeights& norm, cons
 
 void ForwardPass::run_layer(const Block& block, int index, const Workspace& space, const Team& team) const {
   const Encoder::Layer& layer = encoder_.layers_[static_cast<size_t>(index)];
-  linear(layer.qkv, space.hidden, hidden_stride_, space.qkv, qkv_stride_, block.rows, Activation::linear, team);
+  const auto operand_of = [&](const float* input, int64_t stride, int columns, const float* inverse_smoothing,
+                              const OperandBuffer& buffer) {
+    return operand(input, stride, columns, inverse_smoothing, block.rows, buffer, team);
+  };
+  const int hidden = spec_.hidden_size;
+  Operand input = operand_of(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, space.operand);
+  linear(layer.qkv, input, space.qkv, qkv_stride_, block.rows, Activation::linear, team);
   attend(block, space, team);
-  linear(layer.attention_output, space.qkv, qkv_stride_, space.update, hidden_stride_, block.rows, Activation::linear,
-         team);
+  input = operand_of(space.qkv, qkv_stride_, hidden, nullptr, space.operand);
+  linear(layer.attention_output, input, space.update, hidden_stride_, block.rows, Activation::linear, team);
   add_and_norm(block, layer.attention_norm, space, team);
 
+  input = operand_of(space.hidden, hidden_stride_, hidden, layer.up_inverse_smoothing, space.operand);
   const int chunk = feed_forward_columns(team.members);
   const int64_t stride = stride_of(chunk, kernels_.lanes);
   for (int column = 0; column < spec_.intermediate_size; column += chunk) {
@@ -264,12 +301,13 @@ void ForwardPass::run_layer(const Block& block, int index, const Workspace& spac
     const int first_panel = column / kernels_.panel_width;
     const int last_panel = (end + kernels_.panel_width - 1) / kernels_.panel_width;
     Range panels = share(last_panel - first_panel, team.member, team.members);
-    kernels_.linear({&layer.up, space.hidden, hidden_stride_, space.feed_forward, stride, block.rows, 0,
-                     layer.up.in_features, first_panel, first_panel + static_cast<int>(panels.begin),
-                     first_panel + static_cast<int>(panels.end), spec_.activation});
+    kernels_.linear({&layer.up, input, space.feed_forward, stride, block.rows, 0, hidden, first_panel,
+                     first_panel + static_cast<int>(panels.begin), first_panel + static_cast<int>(panels.end),
+                     spec_.activation});
     team.wait();
+    const Operand activated = operand_of(space.feed_forward, stride, end - column, nullptr, space.feed_forward_operand);
     panels = share(layer.down.num_panels, team.member, team.members);
-    kernels_.linear({&layer.down, space.feed_forward, stride, space.update, hidden_stride_, block.rows, column, end, 0,
+    kernels_.linear({&layer.down, activated, space.update, hidden_stride_, block.rows, column, end, 0,
                      static_cast<int>(panels.begin), static_cast<int>(panels.end), Activation::linear});
     team.wait();
   }

@@ -37,11 +37,18 @@ class ForwardPass {
 
  private:
   // Activations of one block, shared by the team that works on it, and each member's own scratch.
+  struct OperandBuffer {
+    char* rows;
+    int64_t row_bytes;
+    float* scales;
+    int64_t scales_stride;
+  };
   struct Workspace {
     float* hidden;
     float* update;
     float* qkv;
     float* feed_forward;
+    OperandBuffer operand, feed_forward_operand;
     float* convolution_input;
     float* member_scratch;  // member_floats() each
     int64_t floats = 0;     // of all that is shared
@@ -55,8 +62,10 @@ class ForwardPass {
   void run_layer(const Block& block, int layer, const Workspace& space, const Team& team) const;
   void attend(const Block& block, const Workspace& space, const Team& team) const;
   void pool(size_t index, const Workspace& space, const Team& team) const;
-  void linear(const PackedLinear& weights, const float* input, int64_t input_stride, float* output,
-              int64_t output_stride, int rows, Activation activation, const Team& team) const;
+  Operand operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
+                  const OperandBuffer& buffer, const Team& team) const;
+  void linear(const PackedLinear& weights, const Operand& input, float* output, int64_t output_stride, int rows,
+              Activation activation, const Team& team) const;
   void add_and_norm(const Block& block, const NormWeights& norm, const Workspace& space, const Team& team) const;
   void copy_out(const Block& block, int state, const Workspace& space, const Team& team) const;
   int feed_forward_columns(int members) const;

@@ -29,35 +29,70 @@ enum class Activation : int {
 
 // Products are summed over at most this many k at a time; the partial sums are then added in order. A fixed boundary,
 // so that no schedule changes a bit, and one that halves the rounding error of a single long sum. A multiple of every
-// panel width, so that the feed-forward layer can be computed chunk by chunk.
+// panel width and of kGroup, so that the feed-forward layer can be computed chunk by chunk.
 constexpr int kSumChunk = 384;
 
-// A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns:
+// int8: the number of consecutive k that share a scale, in weights (per output column) and in activations (per row).
+constexpr int kGroup = 128;
+
+enum class Precision : int { float32, bfloat16, int8 };
+constexpr int kPrecisions = 3;
+
+// A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns. A panel, with w columns
+// from n on and `depth` consecutive k side by side (1, or what a dot product instruction takes: 2 bfloat16, 4 int8):
 //
-//   panel p, in_features rows of panel_width floats:  W[p*w + 0][0] W[p*w + 1][0] ... W[p*w + w-1][0]
-//                                                     W[p*w + 0][1] W[p*w + 1][1] ...
+//   depth 1: W[n][0] W[n+1][0] ... W[n+w-1][0]   W[n][1] W[n+1][1] ...
+//   depth 2: W[n][0] W[n][1] W[n+1][0] W[n+1][1] ... W[n+w-1][0] W[n+w-1][1]   W[n][2] W[n][3] ...
 //
-// The last panel is only as wide as needed, in whole vectors; its spare columns are zeros. `bias` has spare zeros too.
+// The last panel is only as wide as needed, in whole vectors; spare columns and spare k (in_features is padded to
+// padded_depth) are zeros. `bias` has spare zeros too. int8 weights have scales: for every panel and group the w scales
+// s, then the w values -s * (sum of the group's int8 weights).
 struct PackedLinear {
-  const float* panels = nullptr;
+  const void* panels = nullptr;
   const float* bias = nullptr;
+  const float* scales = nullptr;
+  Precision precision = Precision::float32;
   int in_features = 0;
   int out_features = 0;
   int num_panels = 0;
 };
 
+constexpr int padded_depth(int in_features) { return (in_features + 3) / 4 * 4; }
+constexpr int groups_of(int in_features) { return (in_features + kGroup - 1) / kGroup; }
+
+// Rows that a weight matrix multiplies, in the format that its precision needs. int8 rows have per group two values,
+// s and s * z: an entry q stands for s * (q - z).
+struct Operand {
+  const void* rows = nullptr;
+  int64_t row_bytes = 0;
+  const float* scales = nullptr;
+  int64_t scales_stride = 0;
+};
+
 // output[:, panels] = activation(input @ W.T + bias) for k in [k_begin, k_end): a start at 0 overwrites the output, a
-// later one adds to it; bias and activation are applied when k_end is in_features.
+// later one adds to it; bias and activation are applied when k_end is in_features. k_begin is a multiple of kSumChunk.
 struct LinearTask {
   const PackedLinear* weights;
-  const float* input;  // column k_begin of the first row
-  int64_t input_stride;
+  Operand input;  // from column k_begin on
   float* output;  // column of panel `base_panel` in the first row
   int64_t output_stride;
   int rows;
   int k_begin, k_end;
   int base_panel, first_panel, last_panel;
   Activation activation;
+};
+
+// Rows of floats -> the operand of a matrix product. `inverse_smoothing` (may be null) multiplies every column first.
+struct ConvertTask {
+  const float* input;
+  int64_t input_stride;
+  int rows, columns;
+  Precision precision;
+  const float* inverse_smoothing;
+  void* output;
+  int64_t row_bytes;
+  float* scales;
+  int64_t scales_stride;
 };
 
 struct NormWeights {
@@ -132,7 +167,12 @@ struct Kernels {
   const char* name;
   int lanes;        // floats in a vector
   int panel_width;  // columns of a weight panel
+  // Per precision: consecutive k side by side in a panel; bytes of an operand's entry, 0 where floats are read as they
+  // are (always for float32, and where the processor has no instructions for the precision).
+  int depth[kPrecisions];
+  int operand_bytes[kPrecisions];
   void (*linear)(const LinearTask&);
+  void (*convert)(const ConvertTask&);
   void (*layer_norm)(const NormTask&);
   void (*embed)(const EmbeddingTask&);
   void (*attention)(const AttentionTask&);

@@ -3,6 +3,11 @@
 //   FASTSAL_LANES         floats in a vector
 //   FASTSAL_TILE_ROWS     rows of the register tile
 //   FASTSAL_TILE_VECTORS  vectors in a row of the register tile
+//   FASTSAL_BF16_DOT      defined where there are dot products of bfloat16 pairs (AVX512-BF16)
+//   FASTSAL_INT8_DOT      defined where there are dot products of four bytes (AVX512-VNNI)
+#if defined(FASTSAL_BF16_DOT) || defined(FASTSAL_INT8_DOT)
+#include <immintrin.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,12 +20,25 @@ namespace fastsal::FASTSAL_ISA {
 namespace {
 #include "vector.h"
 #include "math.h"
+#include "convert.h"
 #include "matmul.h"
 #include "layers.h"
 #include "pool.h"
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA), kLanes, kPanelWidth, linear,  layer_norm, embed, attention,
-                         attention_scratch,           pool,   normalize,   activate};
+const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
+                         kLanes,
+                         kPanelWidth,
+                         {1, kBfloat16Depth, kInt8Depth},
+                         {0, kBfloat16Bytes, kInt8Bytes},
+                         linear,
+                         convert,
+                         layer_norm,
+                         embed,
+                         attention,
+                         attention_scratch,
+                         pool,
+                         normalize,
+                         activate};
 }  // namespace fastsal::FASTSAL_ISA

@@ -61,7 +61,7 @@ static int64_t attention_scratch(int tokens, int head_size) {
 template <int kRows, int kVectors>
 static void score_tile(const float* const* queries, const float* keys, int head_size, float* scores, int64_t stride) {
   Vec accumulators[kRows][kVectors] = {};
-  multiply<kRows, kVectors>(queries, keys, kVectors * kLanes, head_size, accumulators);
+  multiply<FloatFormat, kRows, kVectors>(queries, keys, kVectors * kLanes, head_size, accumulators);
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kVectors; ++j) store(scores + i * stride + j * kLanes, accumulators[i][j]);
 }
@@ -85,7 +85,7 @@ template <int kRows, int kVectors>
 static void context_tile(const float* const* weights, const float* values, int64_t stride, int tokens,
                          const float* inverse_sums, float* context, int columns) {
   Vec accumulators[kRows][kVectors] = {};
-  multiply<kRows, kVectors>(weights, values, stride, tokens, accumulators);
+  multiply<FloatFormat, kRows, kVectors>(weights, values, stride, tokens, accumulators);
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kVectors; ++j) {
       const Vec value = accumulators[i][j] * inverse_sums[i];

@@ -1,33 +1,72 @@
-// The register tile and the matrix product over weight panels. Included by the kernel files inside their own namespace.
+// The register tiles and the matrix product over weight panels. Included by the kernel files inside their own
+// namespace.
 
 constexpr int kTileRows = FASTSAL_TILE_ROWS;
 constexpr int kTileVectors = FASTSAL_TILE_VECTORS;
 constexpr int kPanelWidth = kTileVectors * kLanes;
-static_assert(kSumChunk % kPanelWidth == 0, "the feed-forward chunks end at panel boundaries");
+static_assert(kSumChunk % kPanelWidth == 0 && kSumChunk % kGroup == 0, "chunks end at panel and group boundaries");
 
-// accumulators[i][j] += sum over k of rows[i][k] * b[k * b_stride + j * lanes ...]; every sum runs over k in order in
-// one accumulator, whatever the tile's shape, so a row's result does not depend on the rows beside it.
-template <int kRows, int kVectors>
-FASTSAL_INLINE void multiply(const float* const* rows, const float* b, int64_t b_stride, int k_count,
-                             Vec (&accumulators)[kRows][kVectors]) {
-  for (int64_t k = 0; k < k_count; ++k) {
-    Vec columns[kVectors];
+// A format says what a step along k multiplies: a Unit of a row, broadcast, times one Unit in each lane of the columns.
+struct FloatFormat {
+  typedef float Unit;
+  typedef Vec Sum;
+  typedef Vec Columns;
+  static constexpr int kDepth = 1;
+  FASTSAL_INLINE Columns load_columns(const Unit* from) { return load(from); }
+  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) { return sum + value * columns; }
+};
+
+#if defined(FASTSAL_BF16_DOT)
+struct Bfloat16Format {
+  typedef int32_t Unit __attribute__((may_alias));  // two bfloat16
+  typedef Vec Sum;
+  typedef __m512bh Columns;
+  static constexpr int kDepth = 2;
+  FASTSAL_INLINE Columns load_columns(const Unit* from) { return (__m512bh)_mm512_loadu_si512(from); }
+  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) {
+    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(value), columns);
+  }
+};
+#endif
+
+#if defined(FASTSAL_INT8_DOT)
+struct Int8Format {
+  typedef int32_t Unit __attribute__((may_alias));  // four uint8 of a row, four int8 of a column
+  typedef IntVec Sum;
+  typedef __m512i Columns;
+  static constexpr int kDepth = 4;
+  FASTSAL_INLINE Columns load_columns(const Unit* from) { return _mm512_loadu_si512(from); }
+  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) {
+    return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(value), columns);
+  }
+};
+#endif
+
+// sums[i][j] += sum over steps of rows[i][step] * b[step * b_stride + j * lanes ...]; every sum runs over the steps in
+// order in one accumulator, whatever the tile's shape, so a row's result does not depend on the rows beside it.
+template <typename Format, int kRows, int kVectors>
+FASTSAL_INLINE void multiply(const typename Format::Unit* const* rows, const typename Format::Unit* b, int64_t b_stride,
+                             int steps, typename Format::Sum (&sums)[kRows][kVectors]) {
+  for (int64_t step = 0; step < steps; ++step) {
+    typename Format::Columns columns[kVectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) columns[j] = load(b + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) columns[j] = Format::load_columns(b + j * kLanes);
     b += b_stride;
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const float value = rows[i][k];
+      const typename Format::Unit value = rows[i][step];
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) accumulators[i][j] += value * columns[j];
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = Format::multiply_add(sums[i][j], value, columns[j]);
     }
   }
 }
 
 struct Tile {
-  const float* const* rows;  // input row of each tile row, at the chunk's first k
-  const float* panel;        // the chunk's first k
-  const float* bias;         // the panel's
+  const void* const* rows;         // input row of each tile row, at the chunk's first k
+  const float* const* row_scales;  // int8: of each tile row, at the chunk's first group
+  const void* panel;               // the chunk's first k
+  const float* panel_scales;       // int8: the chunk's first group
+  const float* bias;               // the panel's
   int k_count;
   float* output;
   int64_t output_stride;
@@ -37,88 +76,196 @@ struct Tile {
 };
 
 template <int kRows, int kVectors>
-static void run_tile(const Tile& tile) {
-  const float* rows[kRows];
-  for (int i = 0; i < kRows; ++i) rows[i] = tile.rows[i];
-  Vec accumulators[kRows][kVectors] = {};
-  multiply<kRows, kVectors>(rows, tile.panel, kVectors * kLanes, tile.k_count, accumulators);
+FASTSAL_INLINE void finish_tile(const Tile& tile, const Vec (&sums)[kRows][kVectors], bool add, bool finish) {
   const float* bias = tile.bias;
-  const bool add = tile.add, finish = tile.finish;
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     float* output = tile.output + i * tile.output_stride;
 #pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) {
-      Vec value = accumulators[i][j];
+      Vec value = sums[i][j];
       if (add) value += load(output + j * kLanes);
       if (finish) value += load(bias + j * kLanes);
       store(output + j * kLanes, value);
     }
   }
-  if (tile.finish) activate(tile.output, tile.output_stride, kRows, kVectors * kLanes, tile.activation);
+  if (finish) activate(tile.output, tile.output_stride, kRows, kVectors * kLanes, tile.activation);
 }
 
-typedef void (*RunTile)(const Tile&);
+template <typename Format>
+struct SumTile {
+  template <int kRows, int kVectors>
+  static void run(const Tile& tile) {
+    typedef typename Format::Unit Unit;
+    const Unit* rows[kRows];
+    for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const Unit*>(tile.rows[i]);
+    Vec sums[kRows][kVectors] = {};
+    multiply<Format, kRows, kVectors>(rows, static_cast<const Unit*>(tile.panel), kVectors * kLanes,
+                                      (tile.k_count + Format::kDepth - 1) / Format::kDepth, sums);
+    finish_tile<kRows, kVectors>(tile, sums, tile.add, tile.finish);
+  }
+};
 
-template <int kVectors>
-static RunTile tile_of_rows(int rows) {
+// int8: exact integer sums over a group, scaled and added up in float. The zero point's part of a sum is known from the
+// weights alone; where floats stand for the integers (no dot product instruction), it is subtracted already.
+template <typename Format, bool kZeroPoints>
+struct GroupTile {
+  template <int kRows, int kVectors>
+  static void run(const Tile& tile) {
+    typedef typename Format::Unit Unit;
+    constexpr int kWidth = kVectors * kLanes;
+    const Unit* rows[kRows];
+    for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const Unit*>(tile.rows[i]);
+    const Unit* panel = static_cast<const Unit*>(tile.panel);
+    const float* scales = tile.panel_scales;
+    for (int k = 0; k < tile.k_count; k += kGroup) {
+      const int count = tile.k_count - k < kGroup ? tile.k_count - k : kGroup;
+      const int steps = (count + Format::kDepth - 1) / Format::kDepth;
+      typename Format::Sum sums[kRows][kVectors] = {};
+      multiply<Format, kRows, kVectors>(rows, panel, kWidth, steps, sums);
+      const bool add = tile.add || k > 0;
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        float* output = tile.output + i * tile.output_stride;
+        const float* row_scale = tile.row_scales[i] + 2 * (k / kGroup);
+#pragma GCC unroll 8
+        for (int j = 0; j < kVectors; ++j) {
+          Vec value = (__builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes)) * row_scale[0];
+          if (kZeroPoints) value += row_scale[1] * load(scales + kWidth + j * kLanes);
+          if (add) value += load(output + j * kLanes);
+          store(output + j * kLanes, value);
+        }
+        rows[i] += steps;
+      }
+      panel += static_cast<int64_t>(steps) * kWidth;
+      scales += 2 * kWidth;
+    }
+    if (!tile.finish) return;
+    for (int i = 0; i < kRows; ++i) {
+      float* output = tile.output + i * tile.output_stride;
+      for (int j = 0; j < kVectors; ++j)
+        store(output + j * kLanes, load(output + j * kLanes) + load(tile.bias + j * kLanes));
+    }
+    activate(tile.output, tile.output_stride, kRows, kWidth, tile.activation);
+  }
+};
+
+template <typename Kind, int kVectors>
+FASTSAL_INLINE void run_tile_of_rows(int rows, const Tile& tile) {
   switch (rows) {
     case 1:
-      return run_tile<1, kVectors>;
+      return Kind::template run<1, kVectors>(tile);
     case 2:
-      return run_tile<2, kVectors>;
+      return Kind::template run<2, kVectors>(tile);
     case 3:
-      return run_tile<3, kVectors>;
+      return Kind::template run<3, kVectors>(tile);
 #if FASTSAL_TILE_ROWS > 4
     case 4:
-      return run_tile<4, kVectors>;
+      return Kind::template run<4, kVectors>(tile);
     case 5:
-      return run_tile<5, kVectors>;
+      return Kind::template run<5, kVectors>(tile);
 #endif
     default:
-      return run_tile<kTileRows, kVectors>;
+      return Kind::template run<kTileRows, kVectors>(tile);
   }
 }
 
-static RunTile select_tile(int rows, int vectors) {
+template <typename Kind>
+FASTSAL_INLINE void run_tile(int rows, int vectors, const Tile& tile) {
   switch (vectors) {
     case 1:
-      return tile_of_rows<1>(rows);
+      return run_tile_of_rows<Kind, 1>(rows, tile);
 #if FASTSAL_TILE_VECTORS > 2
     case 2:
-      return tile_of_rows<2>(rows);
+      return run_tile_of_rows<Kind, 2>(rows, tile);
     case 3:
-      return tile_of_rows<3>(rows);
+      return run_tile_of_rows<Kind, 3>(rows, tile);
 #endif
     default:
-      return tile_of_rows<kTileVectors>(rows);
+      return run_tile_of_rows<Kind, kTileVectors>(rows, tile);
   }
 }
 
 struct Panel {
-  const float* weights;
+  int64_t first;  // entry of the whole matrix at which the panel starts
   const float* bias;
+  const float* scales;
   int vectors;
 };
 
 FASTSAL_INLINE Panel panel_of(const PackedLinear& linear, int index) {
   const int columns = linear.out_features - index * kPanelWidth;
-  return {linear.panels + static_cast<int64_t>(index) * kPanelWidth * linear.in_features,
-          linear.bias + index * kPanelWidth,
+  const int depth = linear.precision == Precision::float32 ? linear.in_features : padded_depth(linear.in_features);
+  const float* scales =
+      linear.scales ? linear.scales + static_cast<int64_t>(index) * 2 * kPanelWidth * groups_of(linear.in_features)
+                    : nullptr;
+  return {static_cast<int64_t>(index) * kPanelWidth * depth, linear.bias + index * kPanelWidth, scales,
           columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
 }
 
+// A chunk of a panel in the layout that the tiles read, as floats where there is no instruction for its precision.
+FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& panel, int k, int k_count,
+                                    float* unpacked) {
+  const int width = panel.vectors * kLanes;
+  const int64_t first = panel.first + static_cast<int64_t>(k) * width;
+  const int64_t count = static_cast<int64_t>(k_count) * width;
+  switch (linear.precision) {
+    case Precision::float32:
+      return static_cast<const float*>(linear.panels) + first;
+    case Precision::bfloat16: {
+      const uint16_t* from = static_cast<const uint16_t*>(linear.panels) + first;
+#if defined(FASTSAL_BF16_DOT)
+      return from;
+#endif
+      for (int64_t i = 0; i < count; i += kLanes) store_bfloat16_as_float(unpacked + i, from + i);
+      return unpacked;
+    }
+    case Precision::int8: {
+      const int8_t* from = static_cast<const int8_t*>(linear.panels) + first;
+#if defined(FASTSAL_INT8_DOT)
+      return from;
+#endif
+      for (int64_t i = 0; i < count; ++i) unpacked[i] = static_cast<float>(from[i]);
+      return unpacked;
+    }
+  }
+  return nullptr;
+}
+
+#if defined(FASTSAL_BF16_DOT)
+typedef SumTile<Bfloat16Format> Bfloat16Tile;
+constexpr int kBfloat16Depth = 2, kBfloat16Bytes = 2;
+#else
+typedef SumTile<FloatFormat> Bfloat16Tile;
+constexpr int kBfloat16Depth = 1, kBfloat16Bytes = 0;
+#endif
+#if defined(FASTSAL_INT8_DOT)
+typedef GroupTile<Int8Format, true> Int8Tile;
+constexpr int kInt8Depth = 4, kInt8Bytes = 1;
+#else
+typedef GroupTile<FloatFormat, false> Int8Tile;
+constexpr int kInt8Depth = 1, kInt8Bytes = 4;
+#endif
+
+constexpr int operand_bytes(Precision precision) {
+  return precision == Precision::int8 ? kInt8Bytes : precision == Precision::bfloat16 ? kBfloat16Bytes : 0;
+}
+
 // One panel for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel stays in cache for all rows.
-// `input_row(i)` is row i at k_begin.
-template <typename InputRow>
+// `input_row(i)` is row i at k_begin, `row_scales(i)` are its scales there.
+template <typename InputRow, typename RowScales>
 FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int rows, int k_begin, int k_end,
-                                   Activation kind, InputRow input_row, float* output, int64_t output_stride) {
+                                   Activation kind, InputRow input_row, RowScales row_scales, float* output,
+                                   int64_t output_stride) {
   const Panel panel = panel_of(linear, index);
+  const int entry = operand_bytes(linear.precision) ? operand_bytes(linear.precision) : 4;
+  alignas(64) float unpacked[kSumChunk * kPanelWidth];
   for (int k = k_begin; k < k_end;) {
     const int next = k + kSumChunk - k % kSumChunk;
     const int end = next < k_end ? next : k_end;
     Tile tile;
-    tile.panel = panel.weights + static_cast<int64_t>(k) * panel.vectors * kLanes;
+    tile.panel = chunk_of(linear, panel, k, end - k, unpacked);
+    tile.panel_scales = panel.scales ? panel.scales + k / kGroup * 2 * panel.vectors * kLanes : nullptr;
     tile.bias = panel.bias;
     tile.k_count = end - k;
     tile.output_stride = output_stride;
@@ -127,20 +274,38 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int ro
     tile.activation = kind;
     for (int row = 0; row < rows; row += kTileRows) {
       const int count = rows - row < kTileRows ? rows - row : kTileRows;
-      const float* pointers[kTileRows];
-      for (int i = 0; i < count; ++i) pointers[i] = input_row(row + i) + (k - k_begin);
+      const void* pointers[kTileRows];
+      const float* scales[kTileRows];
+      for (int i = 0; i < count; ++i) {
+        const void* first = input_row(row + i);
+        pointers[i] = static_cast<const char*>(first) + static_cast<int64_t>(k - k_begin) * entry;
+        if (panel.scales) scales[i] = row_scales(row + i) + (k - k_begin) / kGroup * 2;
+      }
       tile.rows = pointers;
+      tile.row_scales = scales;
       tile.output = output + row * output_stride;
-      select_tile(count, panel.vectors)(tile);
+      switch (linear.precision) {
+        case Precision::float32:
+          run_tile<SumTile<FloatFormat>>(count, panel.vectors, tile);
+          break;
+        case Precision::bfloat16:
+          run_tile<Bfloat16Tile>(count, panel.vectors, tile);
+          break;
+        case Precision::int8:
+          run_tile<Int8Tile>(count, panel.vectors, tile);
+          break;
+      }
     }
     k = end;
   }
 }
 
 static void linear(const LinearTask& task) {
+  const Operand& input = task.input;
   for (int panel = task.first_panel; panel < task.last_panel; ++panel)
     multiply_panel(
         *task.weights, panel, task.rows, task.k_begin, task.k_end, task.activation,
-        [&](int row) { return task.input + row * task.input_stride; },
+        [&](int row) { return static_cast<const char*>(input.rows) + row * input.row_bytes; },
+        [&](int row) { return input.scales + row * input.scales_stride; },
         task.output + static_cast<int64_t>(panel - task.base_panel) * kPanelWidth, task.output_stride);
 }

@@ -56,6 +56,19 @@ fastsal::NormView norm(const NormArrays& arrays, const char* name, int columns) 
   return {arrays.first.data(), arrays.second.data()};
 }
 
+const float* smoothing(const std::optional<Floats>& values, const char* name, int columns) {
+  if (values && static_cast<int>(values->shape(0)) != columns)
+    wrong(name, "of " + std::to_string(columns) + " values", std::to_string(values->shape(0)));
+  return values ? values->data() : nullptr;
+}
+
+fastsal::Precision precision_from_name(const std::string& name) {
+  if (name == "float32") return fastsal::Precision::float32;
+  if (name == "bfloat16") return fastsal::Precision::bfloat16;
+  if (name == "int8") return fastsal::Precision::int8;
+  throw std::invalid_argument("precision must be 'float32', 'bfloat16' or 'int8', got '" + name + "'");
+}
+
 // Keeps the embedding tables alive: the encoder reads them where they are.
 struct PyEncoder {
   Matrix words, positions, types;
@@ -68,6 +81,7 @@ struct LayerArrays {
   NormArrays attention_norm;
   LinearArrays up, down;
   NormArrays output_norm;
+  std::optional<Floats> qkv_smoothing, up_smoothing;
 };
 
 fastsal::Batch batch_of(const PyEncoder& self, const std::optional<Ids>& ids, const std::optional<Matrix>& vectors,
@@ -142,11 +156,14 @@ NB_MODULE(_cpu, m) {
       nb::arg("values").noconvert(), nb::arg("activation"),
       "Applies an activation in place; for tests of its accuracy.");
 
-  nb::class_<LayerArrays>(m, "Layer", "The parameters of one layer, each a (weight, bias) pair of float32 arrays.")
+  nb::class_<LayerArrays>(m, "Layer",
+                          "The parameters of one layer, each a (weight, bias) pair of float32 arrays; for int8 also "
+                          "what the columns of two inputs are divided by.")
       .def(nb::init<LinearArrays, LinearArrays, LinearArrays, LinearArrays, NormArrays, LinearArrays, LinearArrays,
-                    NormArrays>(),
+                    NormArrays, std::optional<Floats>, std::optional<Floats>>(),
            nb::kw_only(), nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("attention_output"),
-           nb::arg("attention_norm"), nb::arg("up"), nb::arg("down"), nb::arg("output_norm"));
+           nb::arg("attention_norm"), nb::arg("up"), nb::arg("down"), nb::arg("output_norm"),
+           nb::arg("qkv_smoothing").none(), nb::arg("up_smoothing").none());
 
   nb::class_<Pooling>(m, "Pooling", "Pooling modes, convolutions packed for one instruction set, normalisation.")
       .def_prop_ro("output_size", &Pooling::output_size);
@@ -155,9 +172,9 @@ NB_MODULE(_cpu, m) {
       .def(
           "__init__",
           [](PyEncoder* self, int num_heads, int head_size, int intermediate_size, const std::string& activation,
-             float layer_norm_eps, std::vector<int> layer_schedule, Matrix words, Matrix positions, Matrix types,
-             const NormArrays& embedding_norm, const std::optional<LinearArrays>& mapping,
-             const std::vector<LayerArrays>& layers) {
+             float layer_norm_eps, const std::string& precision, std::vector<int> layer_schedule, Matrix words,
+             Matrix positions, Matrix types, const NormArrays& embedding_norm,
+             const std::optional<LinearArrays>& mapping, const std::vector<LayerArrays>& layers) {
             fastsal::EncoderSpec spec;
             spec.vocab_size = static_cast<int64_t>(words.shape(0));
             spec.max_positions = static_cast<int64_t>(positions.shape(0));
@@ -172,6 +189,7 @@ NB_MODULE(_cpu, m) {
             spec.intermediate_size = intermediate_size;
             spec.activation = fastsal::activation_from_name(activation);
             spec.layer_norm_eps = layer_norm_eps;
+            spec.precision = precision_from_name(precision);
             for (int layer : layer_schedule)
               if (layer < 0 || layer >= static_cast<int>(layers.size()))
                 wrong("layer_schedule", "of indices below " + std::to_string(layers.size()), std::to_string(layer));
@@ -195,14 +213,16 @@ NB_MODULE(_cpu, m) {
                                      norm(layer.attention_norm, "attention_norm", hidden),
                                      linear(layer.up, "up", intermediate_size, hidden),
                                      linear(layer.down, "down", hidden, intermediate_size),
-                                     norm(layer.output_norm, "output_norm", hidden)});
+                                     norm(layer.output_norm, "output_norm", hidden),
+                                     smoothing(layer.qkv_smoothing, "qkv_smoothing", hidden),
+                                     smoothing(layer.up_smoothing, "up_smoothing", hidden)});
             new (self) PyEncoder{words, positions, types,
                                  std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view)};
           },
           nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"),
-          nb::arg("activation"), nb::arg("layer_norm_eps"), nb::arg("layer_schedule"), nb::arg("word_embeddings"),
-          nb::arg("position_embeddings"), nb::arg("type_embeddings"), nb::arg("embedding_norm"),
-          nb::arg("mapping").none(), nb::arg("layers"))
+          nb::arg("activation"), nb::arg("layer_norm_eps"), nb::arg("precision"), nb::arg("layer_schedule"),
+          nb::arg("word_embeddings"), nb::arg("position_embeddings"), nb::arg("type_embeddings"),
+          nb::arg("embedding_norm"), nb::arg("mapping").none(), nb::arg("layers"))
       .def_prop_ro("instruction_set", [](const PyEncoder& self) { return std::string(self.encoder->kernels().name); })
       .def_prop_ro("packed_bytes",
                    [](const PyEncoder& self) { return self.encoder->packed_floats() * int64_t{sizeof(float)}; })

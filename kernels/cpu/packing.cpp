@@ -1,6 +1,8 @@
 #include "packing.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 namespace fastsal {
 
@@ -10,57 +12,140 @@ float* Packer::take(int64_t floats) {
   return part;
 }
 
-template <typename At, typename Bias>
-PackedLinear Packer::pack(int out_features, int in_features, At at, Bias bias) {
+namespace {
+
+constexpr int kEntryBytes[kPrecisions] = {4, 2, 1};
+
+uint16_t to_bfloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // ties to even
+}
+
+// Rounds `count` weights to int8; returns the scale, and in *sum the sum of the rounded weights.
+float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
+  float largest = 0.f;
+  for (int k = 0; k < count; ++k) largest = std::max(largest, std::fabs(weights[k]));
+  const float scale = largest > 0.f ? largest / 127.f : 1.f;
+  int total = 0;
+  for (int k = 0; k < count; ++k) {
+    rounded[k] = static_cast<int8_t>(std::lrint(std::clamp(weights[k] / scale, -127.f, 127.f)));
+    total += rounded[k];
+  }
+  *sum = static_cast<float>(total);
+  return scale;
+}
+
+}  // namespace
+
+template <typename Row, typename Bias>
+PackedLinear Packer::pack(int out_features, int in_features, Precision precision, Row row, Bias bias) {
   const int width = kernels_.panel_width;
   const int64_t padded = round_up(out_features, kernels_.lanes);
+  const int64_t depth = precision == Precision::float32 ? in_features : padded_depth(in_features);
+  const int64_t entry = kEntryBytes[static_cast<int>(precision)];
+  const int together = kernels_.depth[static_cast<int>(precision)];
+  const int groups = groups_of(in_features);
   PackedLinear packed;
+  packed.precision = precision;
   packed.in_features = in_features;
   packed.out_features = out_features;
   packed.num_panels = (out_features + width - 1) / width;
-  float* panels = take(padded * in_features);
+  float* memory = take((padded * depth * entry + 3) / 4);
   float* biases = take(padded);
-  packed.panels = panels;
+  float* scales = precision == Precision::int8 ? take(int64_t{2} * padded * groups) : nullptr;
+  packed.panels = memory;
   packed.bias = biases;
+  packed.scales = scales;
   if (!memory_) return packed;
-  for (int first = 0; first < padded; first += width) {
-    const int columns = static_cast<int>(std::min<int64_t>(width, padded - first));
-    float* panel = panels + static_cast<int64_t>(first) * in_features;
-    for (int j = 0; j < columns; ++j) {
-      const int n = first + j;
-      for (int k = 0; k < in_features; ++k)
-        panel[static_cast<int64_t>(k) * columns + j] = n < out_features ? at(n, k) : 0.f;
-      biases[n] = n < out_features ? bias(n) : 0.f;
+
+  char* panels = reinterpret_cast<char*>(memory);
+  std::memset(panels, 0, static_cast<size_t>(padded * depth * entry));
+  std::fill(biases, biases + padded, 0.f);
+  if (scales) std::fill(scales, scales + int64_t{2} * padded * groups, 0.f);
+  for (int n = 0; n < out_features; ++n) {
+    const int first = n / width * width, column = n % width;
+    const int64_t columns = std::min<int64_t>(width, padded - first);
+    char* panel = panels + first * depth * entry;
+    const float* weights = row(n);
+    biases[n] = bias(n);
+    const auto put = [&](int k, auto value) {
+      const int64_t at = (k / together * columns + column) * together + k % together;
+      std::memcpy(panel + at * entry, &value, sizeof value);
+    };
+    switch (precision) {
+      case Precision::float32:
+        for (int k = 0; k < in_features; ++k) put(k, weights[k]);
+        break;
+      case Precision::bfloat16:
+        for (int k = 0; k < in_features; ++k) put(k, to_bfloat16(weights[k]));
+        break;
+      case Precision::int8:
+        for (int k = 0; k < in_features; k += kGroup) {
+          int8_t rounded[kGroup];
+          float sum;
+          const int count = std::min(kGroup, in_features - k);
+          const float scale = quantize(weights + k, count, rounded, &sum);
+          for (int i = 0; i < count; ++i) put(k + i, rounded[i]);
+          float* group = scales + int64_t{2} * first * groups + k / kGroup * 2 * columns;
+          group[column] = scale;
+          group[columns + column] = -scale * sum;
+        }
+        break;
     }
   }
   return packed;
 }
 
-PackedLinear Packer::linear(const std::vector<LinearView>& parts) {
+PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision precision, const float* smoothing) {
+  const int columns = parts.front().columns;
   int rows = 0;
   for (const LinearView& part : parts) rows += part.rows;
-  struct Row {
-    const float* weight;
-    float bias;
+  std::vector<float> smoothed(smoothing ? static_cast<size_t>(columns) : 0);
+  const auto part_of = [&](int& n) {
+    size_t index = 0;
+    while (n >= parts[index].rows) n -= parts[index++].rows;
+    return parts[index];
   };
-  std::vector<Row> all;
-  for (const LinearView& part : parts)
-    for (int r = 0; r < part.rows; ++r)
-      all.push_back({part.weight + static_cast<int64_t>(r) * part.columns, part.bias ? part.bias[r] : 0.f});
   return pack(
-      rows, parts.front().columns, [&](int n, int k) { return all[static_cast<size_t>(n)].weight[k]; },
-      [&](int n) { return all[static_cast<size_t>(n)].bias; });
+      rows, columns, precision,
+      [&](int n) {
+        const LinearView part = part_of(n);
+        const float* weights = part.weight + static_cast<int64_t>(n) * columns;
+        if (!smoothing) return weights;
+        for (int k = 0; k < columns; ++k) smoothed[static_cast<size_t>(k)] = weights[k] * smoothing[k];
+        return const_cast<const float*>(smoothed.data());
+      },
+      [&](int n) {
+        const LinearView part = part_of(n);
+        return part.bias ? part.bias[n] : 0.f;
+      });
 }
 
 PackedLinear Packer::convolution(const ConvolutionView& view, int input, int row_columns) {
+  std::vector<float> weights(static_cast<size_t>(view.kernel_size) * row_columns, 0.f);
   return pack(
-      view.channels, view.kernel_size * row_columns,
-      [&](int n, int k) {
-        const int tap = k / row_columns, column = k % row_columns;
-        if (column >= input) return 0.f;
-        return view.weight[(static_cast<int64_t>(n) * input + column) * view.kernel_size + tap];
+      view.channels, view.kernel_size * row_columns, Precision::float32,
+      [&](int n) {
+        const float* from = view.weight + static_cast<int64_t>(n) * input * view.kernel_size;
+        for (int column = 0; column < input; ++column)
+          for (int tap = 0; tap < view.kernel_size; ++tap)
+            weights[static_cast<size_t>(tap * row_columns + column)] = *from++;
+        return const_cast<const float*>(weights.data());
       },
       [&](int n) { return view.bias ? view.bias[n] : 0.f; });
+}
+
+const float* Packer::inverse(const float* smoothing, int columns) {
+  if (!smoothing) return nullptr;
+  const int64_t padded = round_up(columns, kernels_.lanes);
+  float* values = take(padded);
+  if (memory_) {
+    std::fill(values, values + padded, 0.f);
+    for (int k = 0; k < columns; ++k) values[k] = 1.f / smoothing[k];
+  }
+  return values;
 }
 
 NormWeights Packer::norm(const NormView& view, int columns, float eps) {

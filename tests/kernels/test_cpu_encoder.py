@@ -117,18 +117,19 @@ def test_nan_stays_in_its_sentence(isa):
     assert states[25:].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("isa_name", INSTRUCTION_SETS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(100, 300)), min_size=1, max_size=12),
     threads=st.sampled_from([1, 2, 3, 5]),
     seed=st.integers(0, 1000),
 )
-def test_a_sentence_has_the_same_bits_in_any_batch(isa_name, lengths, threads, seed):
+def test_a_sentence_has_the_same_bits_in_any_batch(isa_name, dtype, lengths, threads, seed):
     """Alone on one thread, among others, in another order, on several threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FASTSAL_CPU_ISA", isa_name)
-        encoder = CpuEncoder(*random_encoder(3, 11, 400))
+        encoder = CpuEncoder(*random_encoder(3, 11, 400), dtype)
     sentences = random_tokens(lengths, seed=seed)
     before = torch.get_num_threads()
     try:

@@ -1,0 +1,49 @@
+"""Which columns the int8 kernels scale before they round, from the weights alone: no calibration data.
+
+A LayerNorm's own weights say how large each channel of its output gets: about 3 |gamma| + |beta|. Dividing the channel
+by its smoothing and multiplying the weights that read it moves the large channels' rounding error into the weights, as
+in SmoothQuant (Xiao et al. 2023, arXiv 2211.10438), which measures the sizes instead.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
+
+#: Shares of the channel's size that go into the weights, for the inputs of q, k, v and of the feed-forward layer.
+#: Chosen, as the other weights that count, by benchmarks/int8_accuracy.py.
+QKV_EXPONENT, UP_EXPONENT = 0.25, 0.75
+
+
+def int8_smoothing(spec: EncoderSpec, weights: EncoderWeights) -> list[tuple[Tensor, Tensor]]:
+    """For every layer in ``weights.layers`` what its q, k, v input and its feed-forward input are divided by.
+
+    Both are (hidden_size,) float32 and positive. A layer that runs several times (ALBERT) sees the outputs of several
+    norms; the largest size of each channel counts.
+    """
+    norms_before: list[list[LayerNorm]] = [[] for _ in weights.layers]
+    previous = weights.embedding_norm if weights.mapping is None else None
+    for index in spec.layer_schedule:
+        if previous is not None:
+            norms_before[index].append(previous)
+        previous = weights.layers[index].output_norm
+    # Of q, k and v, whose input is the same, v's weights decide: its errors reach the output, theirs shift the softmax.
+    return [
+        (
+            _smoothing(norms, layer.value, QKV_EXPONENT),
+            _smoothing([layer.attention_norm], layer.up, UP_EXPONENT),
+        )
+        for layer, norms in zip(weights.layers, norms_before, strict=True)
+    ]
+
+
+def _smoothing(norms: list[LayerNorm], reader: Linear, exponent: float) -> Tensor:
+    weight = reader.weight.detach().float()
+    if not norms:
+        return torch.ones(weight.shape[1])
+    sizes = torch.stack([3 * norm.weight.float().abs() + norm.bias.float().abs() for norm in norms]).amax(0)
+    largest = weight.abs().amax(0)
+    smoothing = sizes.clamp(min=1e-5) ** exponent / largest.clamp(min=1e-5) ** (1 - exponent)
+    return smoothing.clamp(min=1e-5).detach().contiguous()
