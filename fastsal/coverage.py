@@ -119,14 +119,18 @@ def bind_call(
             return f"the argument {name} is not covered"
 
     # These given as None turn off what the config says: not the same as not given.
-    output_hidden_states = kwargs.get("output_hidden_states", config.output_hidden_states)
+    output_hidden_states = _option("output_hidden_states", config, kwargs)
     if output_hidden_states is not None and not isinstance(output_hidden_states, bool):
         return f"output_hidden_states={output_hidden_states!r} selects layers"
-    if kwargs.get("output_attentions", config.output_attentions):
+    if _option("output_attentions", config, kwargs):
         return "output_attentions is set: the kernels never hold attention probabilities"
-    return_dict = kwargs.get("return_dict", config.return_dict)
+    return_dict = _option("return_dict", config, kwargs)
     reason = _input_reason(inputs, embedding_size, parameter_dtype, device) or _config_reason(config, inputs)
     return reason or Call._make([*inputs, bool(output_hidden_states), return_dict is not False])
+
+
+def _option(name: str, config: Any, kwargs: Mapping[str, Any]) -> Any:
+    return kwargs[name] if name in kwargs else getattr(config, name)  # a config's attributes are slow to look up
 
 
 def _config_reason(config: Any, inputs: list[Any]) -> str | None:
@@ -134,7 +138,7 @@ def _config_reason(config: Any, inputs: list[Any]) -> str | None:
     implementation = config._attn_implementation
     if implementation not in ATTENTION_IMPLEMENTATIONS:
         return f"the attention implementation {implementation!r} is not covered"
-    if getattr(config, "is_causal", None):
+    if vars(config).get("is_causal"):
         return "config.is_causal is set"
     if positions is not None and mask is None and str(implementation).startswith("flash"):
         return "flash attention reads position_ids without a mask as packed sentences"

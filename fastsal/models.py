@@ -69,7 +69,7 @@ class FastEncoderMixin(nn.Module):
             modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
             pooling = PoolingSpec(modes=modes, normalize=normalize)
         batch = pack_token_lists(token_lists)
-        table = self.get_parameter("embeddings.position_embeddings.weight")
+        table: Tensor = self.embeddings.position_embeddings.weight  # type: ignore[union-attr, assignment]
         lengths = batch.cu_seqlens.diff()
         if len(lengths) and int(lengths.max()) > len(table):
             index = int(lengths.argmax())
@@ -99,8 +99,11 @@ class FastEncoderMixin(nn.Module):
 
     @property
     def _preparation(self) -> Preparation:
-        # setdefault, as two threads may make the first call of a model that accelerate() did not make
-        return self.__dict__.setdefault("_fastsal", Preparation())
+        preparation = self.__dict__.get("_fastsal")
+        if preparation is None:
+            # accelerate() did not make this model; setdefault, as two threads may make its first call
+            preparation = self.__dict__.setdefault("_fastsal", Preparation())
+        return preparation
 
     def _replicate_for_data_parallel(self) -> Any:
         replica = super()._replicate_for_data_parallel()

@@ -197,6 +197,20 @@ def test_adapters_come_and_go(fast):
     assert_ran_native(fast)
 
 
+def test_freed_memory_is_noticed_before_a_kernel_reads_it(fast):
+    """As sharding does between uses of a layer: the same tensor object, storage and version, but no memory."""
+    before = run(fast)
+    weight = fast.embeddings.word_embeddings.weight
+    storage, saved = weight.untyped_storage(), weight.clone()
+    num_bytes = storage.nbytes()
+    storage.resize_(0)
+    assert "freed" in fast.fastsal_status().detail
+    storage.resize_(num_bytes)
+    weight.copy_(saved)
+    assert torch.equal(run(fast), before)
+    assert_ran_native(fast)
+
+
 def test_dtypes_come_and_go(fast):
     before = run(fast)
     fast.to(torch.float16)
@@ -286,21 +300,20 @@ def test_pickles_hold_no_packed_weights(fast):
     assert abs(len(pickle.dumps(fast)) - empty) < 100
 
 
-def test_unpickled_elsewhere_it_still_records_hidden_states(tmp_path, model):
+def test_unpickled_elsewhere_it_still_records_hidden_states(tmp_path):
     """transformers' registry of recorders is filled by constructors, which unpickling does not call."""
-    (tmp_path / "model.pickle").write_bytes(pickle.dumps(fastsal.accelerate(model)))
+    models = [fastsal.accelerate(tiny_albert()), fastsal.accelerate(tiny_bert())]
+    (tmp_path / "models.pickle").write_bytes(pickle.dumps(models))
     output = run_python(
         f"""
         import pickle, torch
-        fast = pickle.loads(open({str(tmp_path / "model.pickle")!r}, "rb").read())
-        with torch.no_grad():
-            states = fast(torch.tensor([[1, 2]]), output_hidden_states=[0, 1]).hidden_states
-            print(fast.fastsal_status().last_fallback)
-        print(len(states), states[1] is not None)
+        for fast in pickle.loads(open({str(tmp_path / "models.pickle")!r}, "rb").read()):
+            with torch.no_grad():
+                states = fast(torch.tensor([[1, 2]]), output_hidden_states=[0, 1]).hidden_states
+            print(len(states), states[1] is not None, fast.fastsal_status().last_fallback is not None)
         """
     )
-    assert "output_hidden_states" in output[0]
-    assert output[1] == f"{model.config.num_hidden_layers + 1} True"
+    assert output == ["4 True True", "3 True True"]
 
 
 def run_python(code, timeout=60):
@@ -357,38 +370,40 @@ def test_threads_share_one_model(fast):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("child_prepares", [False, True])
-def test_fork_after_a_forward(threads, child_prepares):
+def test_fork_after_a_forward():
     """The child computes with what the parent packed, or packs its own; a hang fails by timeout.
 
     The parent has used torch's OpenMP threads, which then hang in the child (a pooler's or head's linear layer, say, as
     in plain Hugging Face): nothing that runs here may start them.
     """
     output = run_python(
-        f"""
+        """
         import os, torch, fastsal
         from models_zoo import random_batch, tiny_bert
-        torch.set_num_threads({threads})
         torch.randn(2000, 2000).exp() @ torch.randn(2000, 2000)
         fast = fastsal.accelerate(tiny_bert(add_pooling_layer=False))
         batch, query = random_batch(rows=16, columns=40), torch.tensor([[1, 2, 3]])
         sentences = [list(range(1, 1 + n)) for n in range(1, 40)] * 20
+
         @torch.inference_mode()
         def run():
             return fast(**batch)[0], fast(query)[0], fast.sentence_embeddings(sentences)
+
         expected = run()
-        child = os.fork()
-        if child == 0:
-            if {child_prepares}:
-                with torch.no_grad():
-                    fast.embeddings.LayerNorm.bias.add_(0)
-            os._exit(0 if all(map(torch.equal, run(), expected)) else 1)
-        status = os.waitpid(child, 0)[1]
-        print(os.waitstatus_to_exitcode(status), all(map(torch.equal, run(), expected)))
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for child_prepares in (False, True):
+                child = os.fork()
+                if child == 0:
+                    if child_prepares:
+                        with torch.no_grad():
+                            fast.embeddings.LayerNorm.bias.add_(0)
+                    os._exit(0 if all(map(torch.equal, run(), expected)) else 1)
+                status = os.waitpid(child, 0)[1]
+                print(os.waitstatus_to_exitcode(status), all(map(torch.equal, run(), expected)))
         """
     )
-    assert output == ["0 True"]
+    assert output == ["0 True"] * 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -437,7 +452,7 @@ def test_data_parallel(model):
 def test_memory_does_not_grow_with_the_number_of_shapes():
     """B93: 400 shapes, twice."""
     fast = fastsal.accelerate(tiny_albert(max_position_embeddings=128, num_hidden_layers=1))
-    shapes = [(1 + index % 20, 1 + index * 7 % 120) for index in range(400)]
+    shapes = [(1 + index % 8, 1 + index * 7 % 120) for index in range(400)]
 
     def resident():
         gc.collect()

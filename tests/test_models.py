@@ -599,6 +599,11 @@ def test_optional_arguments_given_as_none_are_covered():
     assert_ran_native(fast)
 
 
+def test_a_causal_config_is_the_references(model, fast):
+    fast.config.is_causal = model.config.is_causal = True
+    assert_like_reference(model, fast, {"input_ids": torch.tensor([[1, 2, 3]])}, "is_causal")
+
+
 def test_training_mode_is_the_reference(architecture):
     """B100: dropout acts, on both paths of a seed alike."""
     model = TINY[architecture](hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
@@ -795,7 +800,7 @@ def test_torch_compile_and_trace_and_export(model, fast):
     """They see the reference's graph, with the reference's numbers."""
     batch = random_batch()
     reference = model(**batch).last_hidden_state
-    compiled = torch.compile(fast, backend="eager")
+    compiled = torch.compile(fast, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(**batch).last_hidden_state, reference)
     fast(**batch)
     assert_ran_native(fast)

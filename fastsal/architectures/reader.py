@@ -75,7 +75,7 @@ class ModuleReader:
     def layer_norm(self, parent: nn.Module, name: str, size: int) -> tuple[LayerNorm, float]:
         """Weights and eps."""
         module = self.child(parent, name, nn.LayerNorm)
-        if tuple(self.attribute(module, "normalized_shape")) != (size,):
+        if tuple(module.normalized_shape) != (size,):
             raise UnreadableError(f"{self._name(module)} normalises {module.normalized_shape}, not ({size},)")
         weights = LayerNorm(self.parameter(module, "weight", (size,)), self.parameter(module, "bias", (size,)))
         return weights, float(self.attribute(module, "eps"))
@@ -83,7 +83,7 @@ class ModuleReader:
     def embedding(self, parent: nn.Module, name: str) -> Tensor:
         """The (rows, columns) table of an nn.Embedding."""
         module = self.child(parent, name, nn.Embedding)
-        if self.attribute(module, "max_norm") is not None:
+        if module.max_norm is not None:
             raise UnreadableError(f"{self._name(module)} renormalises its rows (max_norm)")
         return self.parameter(module, "weight", None)
 
@@ -125,6 +125,8 @@ class ModuleReader:
         if tensor.is_meta:
             raise UnreadableError("the model is on the meta device, it has no weights")
         self.watch.add_tensor(tensor)
+        if tensor.numel() and not tensor.data_ptr():
+            raise UnreadableError(f"the memory of {path} has been freed")
         return tensor
 
     def _name(self, module: nn.Module) -> str:
