@@ -765,6 +765,7 @@ def test_autocast_global_hooks_and_modes_are_the_references(model, fast):
     assert_ran_native(fast)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_torch_func_transforms_are_the_references(model, fast):
     ids = random_batch()["input_ids"]
     run = [torch.func.vmap(lambda row, e=e: e(row[None]).last_hidden_state[0])(ids) for e in (model, fast)]
@@ -782,6 +783,19 @@ def test_functional_call_uses_the_given_weights(model, fast):
     assert torch.equal(fast(**batch).last_hidden_state, before)
 
 
+def test_default_dtype_and_device_do_not_matter(fast):
+    batch = random_batch()
+    expected, embeddings = fast(**batch).last_hidden_state, fast.sentence_embeddings([[1, 2]])
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert torch.equal(fast(**batch).last_hidden_state, expected)
+            assert torch.equal(fast.sentence_embeddings([[1, 2]]), embeddings)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_ran_native(fast)
+
+
 def test_tensor_subclasses_and_meta_tensors_are_the_references(model, fast):
     class Tagged(torch.Tensor):
         pass
@@ -796,6 +810,7 @@ def test_tensor_subclasses_and_meta_tensors_are_the_references(model, fast):
     assert "meta" in fast.fastsal_status().detail
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_torch_compile_and_trace_and_export(model, fast):
     """They see the reference's graph, with the reference's numbers."""
     batch = random_batch()
@@ -812,6 +827,18 @@ def test_torch_compile_and_trace_and_export(model, fast):
     fast.config.return_dict = True
     exported = torch.export.export(fast, (), dict(batch))
     torch.testing.assert_close(exported.module()(**batch)["last_hidden_state"], reference)
+
+
+def test_parity_of_a_bfloat16_model(model):
+    model.bfloat16()
+    fast, batch = accelerated(model), random_batch()
+    ours, reference, truth = fast(**batch), model(**batch), true_states(model, batch)[-1]
+    assert_ran_native(fast)
+    assert fast.fastsal_status().dtype == "bfloat16"
+    assert ours.last_hidden_state.dtype == torch.bfloat16
+    assert_as_exact_as_reference(
+        kept(ours.last_hidden_state, batch), kept(reference.last_hidden_state, batch), kept(truth, batch)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -99,13 +99,13 @@ class CpuEncoder:
 
     def hidden_states(self, batch: PackedBatch, all_layers: bool = False) -> Tensor:
         states = len(self._spec.layer_schedule) + 1 if all_layers else 1
-        output = torch.empty(states, batch.num_tokens, self._spec.hidden_size)
+        output = torch.empty(states, batch.num_tokens, self._spec.hidden_size, dtype=torch.float32, device="cpu")
         self._native.hidden_states(**_batch_arguments(batch), output=output, threads=torch.get_num_threads())
         return output if all_layers else output[0]
 
     def sentence_embeddings(self, batch: PackedBatch, pooling: PoolingSpec) -> Tensor:
         native = self._pooling(pooling)
-        output = torch.empty(batch.num_sentences, native.output_size)
+        output = torch.empty(batch.num_sentences, native.output_size, dtype=torch.float32, device="cpu")
         self._native.sentence_embeddings(
             pooling=native, **_batch_arguments(batch), output=output, threads=torch.get_num_threads()
         )
