@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import signal
 import threading
 import warnings
@@ -158,7 +159,7 @@ def test_prompt_of_task_and_default_prompt(reference, fast, native):
         ({"batch_size": -3}, ValueError, "batch_size"),
         ({"precision": "float16"}, ValueError, "float16"),
         ({"unknown": 1}, ValueError, "unknown"),
-        ({"device": ["cpu"], "chunk_size": 0}, ValueError, "chunk_size"),
+        ({"device": ["cpu"], "chunk_size": 0}, ValueError, "chunk_size|must not be zero"),
     ],
 )
 def test_wrong_arguments(reference, fast, arguments, error, message):
@@ -217,9 +218,13 @@ def test_precision(reference, fast, native, precision, form):
 
 
 def test_precision_of_one_row(reference, fast):
-    for model in (reference, fast):
-        with pytest.raises(ValueError, match="embedding"):
-            model.encode(["cat"], precision="int8")
+    try:
+        expected = reference.encode(["cat"], precision="int8")
+    except ValueError as error:  # sentence-transformers >= 6.2 refuses to calibrate on one row
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            fast.encode(["cat"], precision="int8")
+    else:
+        assert_same(fast.encode(["cat"], precision="int8"), expected)
     assert_same(fast.encode("cat", precision="ubinary"), reference.encode("cat", precision="ubinary"))
 
 
@@ -542,7 +547,7 @@ def test_a_pool_of_processes(tmp_path):
         for chunk_size in (None, 1, 7):
             assert_same(fast.encode(texts, pool=pool, chunk_size=chunk_size), expected)
         assert_same(fast.encode("cat", pool=pool), fast.encode("cat"))
-        with pytest.raises(ValueError, match="chunk_size"):
+        with pytest.raises(ValueError, match=r"chunk_size|must not be zero"):
             fast.encode(texts, pool=pool, chunk_size=0)
         with pytest.raises(TypeError, match=r"inputs\[2\]"):
             fast.encode(["a", "b", None], pool=pool, chunk_size=1)
@@ -552,12 +557,13 @@ def test_a_pool_of_processes(tmp_path):
             other = threads.submit(fast.encode, others, pool=pool, chunk_size=1)
             assert_same(one.result(), expected)
             assert_same(other.result(), other_expected)
-        # B96: a worker that dies is reported instead of waited for
-        for process in pool["processes"]:
-            process.kill()
-            process.join()
-        assert all(process.exitcode == -signal.SIGKILL for process in pool["processes"])
-        with pytest.raises(RuntimeError, match="died"):
-            fast.encode(texts, pool=pool)
+        # B96: a worker that dies is reported; sentence-transformers waits for it before 6.2
+        if hasattr(SentenceTransformer, "_get_worker_result"):
+            for process in pool["processes"]:
+                process.kill()
+                process.join()
+            assert all(process.exitcode == -signal.SIGKILL for process in pool["processes"])
+            with pytest.raises(RuntimeError, match="died"):
+                fast.encode(texts, pool=pool)
     finally:
         fast.stop_multi_process_pool(pool)
