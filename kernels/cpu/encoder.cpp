@@ -28,28 +28,6 @@ Activation activation_from_name(const std::string& name) {
   throw std::invalid_argument("activation must be one that the kernels compute, got '" + name + "'");
 }
 
-Pooling::Pooling(const Kernels& kernels, int hidden_size, std::vector<int> modes,
-                 const std::vector<ConvolutionView>& convolutions, int skip, bool normalize)
-    : modes_(std::move(modes)), skip_(skip), columns_(hidden_size), normalize_(normalize) {
-  input_columns_ = static_cast<int>(round_up(hidden_size, kernels.lanes));
-  if (convolutions.empty()) return;
-  const auto lay_out = [&](float* memory) {
-    Packer packer(kernels, memory);
-    convolutions_.clear();
-    columns_ = 0;
-    for (const ConvolutionView& view : convolutions) {
-      const int padding = (view.kernel_size - 1) / 2;
-      convolutions_.push_back(
-          {packer.convolution(view, hidden_size, input_columns_), view.kernel_size, view.stride, padding, columns_});
-      columns_ += view.channels;
-      max_padding_ = std::max(max_padding_, padding);
-    }
-    return packer.used();
-  };
-  weights_ = Buffer(lay_out(nullptr));
-  lay_out(weights_.data());
-}
-
 Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights)
     : kernels_(kernels),
       spec_(std::move(spec)),

@@ -125,11 +125,15 @@ struct EmbeddingTask {
   NormWeights norm;
 };
 
-// One head of one sentence. q, k, v lie side by side in `qkv` (hidden columns each); the context replaces q.
+// One head of one sentence; all pointers at the head's columns. The context of each query replaces it.
 struct AttentionTask {
-  float* qkv;  // the sentence's first row
-  int64_t stride;
-  int tokens, hidden, head, head_size;
+  float* queries;
+  int64_t query_stride;
+  int num_queries;
+  const float* keys;
+  const float* values;
+  int64_t stride;  // of keys and values
+  int tokens, head_size;
   float* scratch;  // attention_scratch(tokens, head_size) floats
 };
 
@@ -178,6 +182,7 @@ struct Kernels {
   void (*attention)(const AttentionTask&);
   int64_t (*attention_scratch)(int tokens, int head_size);
   void (*pool)(const PoolingTask&);
+  void (*add_scaled)(float* sums, const float* values, float scale, int columns);  // whole vectors
   void (*normalize)(float* row, int64_t columns);
   void (*activate)(float* values, int64_t stride, int rows, int columns, Activation activation);
 };

@@ -5,8 +5,10 @@
 //   FASTSAL_TILE_VECTORS  vectors in a row of the register tile
 //   FASTSAL_BF16_DOT      defined where there are dot products of bfloat16 pairs (AVX512-BF16)
 //   FASTSAL_INT8_DOT      defined where there are dot products of four bytes (AVX512-VNNI)
-#if defined(FASTSAL_BF16_DOT) || defined(FASTSAL_INT8_DOT)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #include <stddef.h>
 #include <stdint.h>
@@ -39,6 +41,7 @@ const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          attention,
                          attention_scratch,
                          pool,
+                         add_scaled,
                          normalize,
                          activate};
 }  // namespace fastsal::FASTSAL_ISA

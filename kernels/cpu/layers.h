@@ -9,17 +9,17 @@ FASTSAL_INLINE void normalize_row(float* row, int columns, const NormWeights& no
   int c = 0;
   for (; c + kLanes <= columns; c += kLanes) {
     const Vec centred = load(row + c) - mean;
-    squares += centred * centred;
+    squares = multiply_add(centred, centred, squares);
   }
   if (c < columns) {
     float centred[kLanes];
     store(centred, load(row + c) - mean);
     const Vec kept = load_partial(centred, columns - c);
-    squares += kept * kept;
+    squares = multiply_add(kept, kept, squares);
   }
   const float scale = 1.f / __builtin_sqrtf(sum(squares) / static_cast<float>(columns) + norm.eps);
   for (c = 0; c < columns; c += kLanes)
-    store(row + c, ((load(row + c) - mean) * scale) * load(norm.weight + c) + load(norm.bias + c));
+    store(row + c, multiply_add((load(row + c) - mean) * scale, load(norm.weight + c), load(norm.bias + c)));
 }
 
 static void layer_norm(const NormTask& task) {
@@ -82,14 +82,15 @@ FASTSAL_INLINE float softmax_row(float* scores, int tokens, int padded, float sc
 }
 
 template <int kRows, int kVectors>
-static void context_tile(const float* const* weights, const float* values, int64_t stride, int tokens,
-                         const float* inverse_sums, float* context, int columns) {
+static void context_tile(const float* const* weights, const AttentionTask& task, const float* inverse_sums,
+                         float* context, int column) {
+  const int columns = task.head_size - column;
   Vec accumulators[kRows][kVectors] = {};
-  multiply<FloatFormat, kRows, kVectors>(weights, values, stride, tokens, accumulators);
+  multiply<FloatFormat, kRows, kVectors>(weights, task.values + column, task.stride, task.tokens, accumulators);
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kVectors; ++j) {
       const Vec value = accumulators[i][j] * inverse_sums[i];
-      float* to = context + i * stride + j * kLanes;
+      float* to = context + i * task.query_stride + column + j * kLanes;
       const int rest = columns - j * kLanes;
       if (rest >= kLanes)
         store(to, value);
@@ -102,9 +103,9 @@ static void context_tile(const float* const* weights, const float* values, int64
 template <int kRows>
 static void attend_rows(const AttentionTask& task, const float* keys, float* scores, int row) {
   const int padded = round_up(task.tokens, kLanes);
-  float* query = task.qkv + row * task.stride + task.head * task.head_size;
+  float* query = task.queries + row * task.query_stride;
   const float* rows[kRows];
-  for (int i = 0; i < kRows; ++i) rows[i] = query + i * task.stride;
+  for (int i = 0; i < kRows; ++i) rows[i] = query + i * task.query_stride;
   for (int c = 0; c < padded; c += kPanelWidth) {
     const float* panel = keys + static_cast<int64_t>(c) * task.head_size;
     switch (padded - c >= kPanelWidth ? kTileVectors : (padded - c) / kLanes) {
@@ -129,23 +130,22 @@ static void attend_rows(const AttentionTask& task, const float* keys, float* sco
     inverse_sums[i] = softmax_row(scores + static_cast<int64_t>(i) * padded, task.tokens, padded, scale);
     rows[i] = scores + static_cast<int64_t>(i) * padded;
   }
-  const float* values = task.qkv + 2 * task.hidden + task.head * task.head_size;
   for (int c = 0; c < task.head_size; c += kPanelWidth) {
     const int columns = task.head_size - c;
     switch (columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes) {
       case 1:
-        context_tile<kRows, 1>(rows, values + c, task.stride, task.tokens, inverse_sums, query + c, columns);
+        context_tile<kRows, 1>(rows, task, inverse_sums, query, c);
         break;
 #if FASTSAL_TILE_VECTORS > 2
       case 2:
-        context_tile<kRows, 2>(rows, values + c, task.stride, task.tokens, inverse_sums, query + c, columns);
+        context_tile<kRows, 2>(rows, task, inverse_sums, query, c);
         break;
       case 3:
-        context_tile<kRows, 3>(rows, values + c, task.stride, task.tokens, inverse_sums, query + c, columns);
+        context_tile<kRows, 3>(rows, task, inverse_sums, query, c);
         break;
 #endif
       default:
-        context_tile<kRows, kTileVectors>(rows, values + c, task.stride, task.tokens, inverse_sums, query + c, columns);
+        context_tile<kRows, kTileVectors>(rows, task, inverse_sums, query, c);
     }
   }
 }
@@ -154,17 +154,16 @@ static void attention(const AttentionTask& task) {
   const int padded = round_up(task.tokens, kLanes);
   float* keys = task.scratch;
   float* scores = keys + static_cast<int64_t>(padded) * task.head_size;
-  const float* key = task.qkv + task.hidden + task.head * task.head_size;
   for (int c = 0; c < padded; c += kPanelWidth) {
     const int width = padded - c < kPanelWidth ? padded - c : kPanelWidth;
     float* panel = keys + static_cast<int64_t>(c) * task.head_size;
     for (int j = 0; j < width; ++j)
       for (int k = 0; k < task.head_size; ++k)
-        panel[k * width + j] = c + j < task.tokens ? key[(c + j) * task.stride + k] : 0.f;
+        panel[k * width + j] = c + j < task.tokens ? task.keys[(c + j) * task.stride + k] : 0.f;
   }
   int row = 0;
-  for (; row + kTileRows <= task.tokens; row += kTileRows) attend_rows<kTileRows>(task, keys, scores, row);
-  switch (task.tokens - row) {
+  for (; row + kTileRows <= task.num_queries; row += kTileRows) attend_rows<kTileRows>(task, keys, scores, row);
+  switch (task.num_queries - row) {
     case 1:
       return attend_rows<1>(task, keys, scores, row);
     case 2:

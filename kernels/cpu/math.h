@@ -7,15 +7,15 @@ FASTSAL_INLINE Vec select(IntVec condition, Vec yes, Vec no) { return condition 
 FASTSAL_INLINE Vec exp(Vec x) {
   const Vec clamped = min(max(x, splat(-87.33f)), splat(88.72f));
   const Vec shifter = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vec n = (clamped * 1.44269504f + shifter) - shifter;
-  const Vec r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  const Vec n = multiply_add(clamped, 1.44269504f, shifter) - shifter;
+  const Vec r = multiply_add(n, -1.42860677e-6f, multiply_add(n, -0.693145752f, clamped));
   Vec p = splat(1.98412698e-4f);
-  p = p * r + 1.38888889e-3f;
-  p = p * r + 8.33333333e-3f;
-  p = p * r + 4.16666667e-2f;
-  p = p * r + 1.66666667e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
+  p = multiply_add(p, r, 1.38888889e-3f);
+  p = multiply_add(p, r, 8.33333333e-3f);
+  p = multiply_add(p, r, 4.16666667e-2f);
+  p = multiply_add(p, r, 1.66666667e-1f);
+  p = multiply_add(p, r, 0.5f);
+  p = multiply_add(p * r, r, r);
   p = p + 1.f;
   // 2^n in two halves, so that n = 128 and results near the ends stay exact.
   const IntVec exponent = __builtin_convertvector(n, IntVec);
@@ -32,14 +32,14 @@ FASTSAL_INLINE Vec sigmoid(Vec x) { return 1.f / (1.f + exp(-x)); }
 FASTSAL_INLINE Vec tanh(Vec x) {
   const Vec square = x * x;
   Vec p = splat(1.4487139e-4f);
-  p = p * square + -9.30796534e-4f;
-  p = p * square + 3.21687114e-3f;
-  p = p * square + -8.70474206e-3f;
-  p = p * square + 2.1831975e-2f;
-  p = p * square + -5.39638219e-2f;
-  p = p * square + 1.33333132e-1f;
-  p = p * square + -3.33333332e-1f;
-  const Vec near = (p * square) * x + x;
+  p = multiply_add(p, square, -9.30796534e-4f);
+  p = multiply_add(p, square, 3.21687114e-3f);
+  p = multiply_add(p, square, -8.70474206e-3f);
+  p = multiply_add(p, square, 2.1831975e-2f);
+  p = multiply_add(p, square, -5.39638219e-2f);
+  p = multiply_add(p, square, 1.33333132e-1f);
+  p = multiply_add(p, square, -3.33333332e-1f);
+  const Vec near = multiply_add(p * square, x, x);
   const Vec far = 1.f - 2.f / (exp(x + x) + 1.f);
   return select(square < 1.f, near, far);
 }
@@ -48,23 +48,23 @@ FASTSAL_INLINE Vec tanh(Vec x) {
 FASTSAL_INLINE Vec erf(Vec x) {
   const Vec square = x * x;
   Vec p = splat(8.39728797e-5f);
-  p = p * square + -8.14968758e-4f;
-  p = p * square + 5.20170581e-3f;
-  p = p * square + -2.68596982e-2f;
-  p = p * square + 1.12837015e-1f;
-  p = p * square + -3.76126342e-1f;
-  p = p * square + 1.12837917f;
+  p = multiply_add(p, square, -8.14968758e-4f);
+  p = multiply_add(p, square, 5.20170581e-3f);
+  p = multiply_add(p, square, -2.68596982e-2f);
+  p = multiply_add(p, square, 1.12837015e-1f);
+  p = multiply_add(p, square, -3.76126342e-1f);
+  p = multiply_add(p, square, 1.12837917f);
   const Vec near = p * x;
   const Vec size = select(x < 0.f, -x, x);
   const Vec a = min(size, splat(4.f));
   Vec q = splat(2.09095554e-5f);
-  q = q * a + -4.32303003e-4f;
-  q = q * a + 4.16052698e-3f;
-  q = q * a + -2.50914968e-2f;
-  q = q * a + 1.08236619e-1f;
-  q = q * a + 6.33386647e-1f;
-  q = q * a + 1.12949516f;
-  q = q * a + -1.70552027e-4f;
+  q = multiply_add(q, a, -4.32303003e-4f);
+  q = multiply_add(q, a, 4.16052698e-3f);
+  q = multiply_add(q, a, -2.50914968e-2f);
+  q = multiply_add(q, a, 1.08236619e-1f);
+  q = multiply_add(q, a, 6.33386647e-1f);
+  q = multiply_add(q, a, 1.12949516f);
+  q = multiply_add(q, a, -1.70552027e-4f);
   const Vec tail = 1.f - exp(-q);
   const Vec far = select(x < 0.f, -tail, tail);
   return select(size < 0.92f, near, select(x == x, far, x));
@@ -102,7 +102,7 @@ FASTSAL_INLINE Vec activation(Vec x) {
     case Activation::gelu:
       return gelu(x);
     case Activation::gelu_tanh:  // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u))
-      return x / (1.f + exp(x * (x * x * -0.0713548163f + -1.59576912f)));
+      return x / (1.f + exp(x * multiply_add(x * x, splat(-0.0713548163f), -1.59576912f)));
     case Activation::quick_gelu:
       return x / (1.f + exp(x * -1.702f));
     case Activation::gelu_10: {

@@ -13,7 +13,9 @@ struct FloatFormat {
   typedef Vec Columns;
   static constexpr int kDepth = 1;
   FASTSAL_INLINE Columns load_columns(const Unit* from) { return load(from); }
-  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) { return sum + value * columns; }
+  FASTSAL_INLINE Sum accumulate(Sum sum, Unit value, Columns columns) {
+    return multiply_add(splat(value), columns, sum);
+  }
 };
 
 #if defined(FASTSAL_BF16_DOT)
@@ -23,7 +25,7 @@ struct Bfloat16Format {
   typedef __m512bh Columns;
   static constexpr int kDepth = 2;
   FASTSAL_INLINE Columns load_columns(const Unit* from) { return (__m512bh)_mm512_loadu_si512(from); }
-  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) {
+  FASTSAL_INLINE Sum accumulate(Sum sum, Unit value, Columns columns) {
     return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(value), columns);
   }
 };
@@ -36,7 +38,7 @@ struct Int8Format {
   typedef __m512i Columns;
   static constexpr int kDepth = 4;
   FASTSAL_INLINE Columns load_columns(const Unit* from) { return _mm512_loadu_si512(from); }
-  FASTSAL_INLINE Sum multiply_add(Sum sum, Unit value, Columns columns) {
+  FASTSAL_INLINE Sum accumulate(Sum sum, Unit value, Columns columns) {
     return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(value), columns);
   }
 };
@@ -56,7 +58,7 @@ FASTSAL_INLINE void multiply(const typename Format::Unit* const* rows, const typ
     for (int i = 0; i < kRows; ++i) {
       const typename Format::Unit value = rows[i][step];
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) sums[i][j] = Format::multiply_add(sums[i][j], value, columns[j]);
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = Format::accumulate(sums[i][j], value, columns[j]);
     }
   }
 }
@@ -130,9 +132,10 @@ struct GroupTile {
         const float* row_scale = tile.row_scales[i] + 2 * (k / kGroup);
 #pragma GCC unroll 8
         for (int j = 0; j < kVectors; ++j) {
-          Vec value = (__builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes)) * row_scale[0];
-          if (kZeroPoints) value += row_scale[1] * load(scales + kWidth + j * kLanes);
-          if (add) value += load(output + j * kLanes);
+          const Vec scaled = __builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes);
+          Vec value = add ? load(output + j * kLanes) : Vec{};
+          if (kZeroPoints) value = multiply_add(load(scales + kWidth + j * kLanes), row_scale[1], value);
+          value = multiply_add(scaled, row_scale[0], value);
           store(output + j * kLanes, value);
         }
         rows[i] += steps;

@@ -13,6 +13,7 @@
 
 #include "dispatch.h"
 #include "encoder.h"
+#include "pooling.h"
 
 namespace nb = nanobind;
 

@@ -1,9 +1,11 @@
 // Lays weight matrices out in the panels that the kernels read.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "encoder.h"
+#include "kernels.h"
+#include "views.h"
 
 namespace fastsal {
 

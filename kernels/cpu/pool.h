@@ -33,7 +33,7 @@ FASTSAL_INLINE void fold(PoolingMode mode, int position, int skip, const float* 
         if (pooled) next = old + value;
         break;
       case kWeightedMean:
-        if (pooled) next = old + value * static_cast<float>(position + 1);
+        if (pooled) next = multiply_add(value, static_cast<float>(position + 1), old);
         break;
     }
     store_columns(result + c, next, count - c);
@@ -90,12 +90,16 @@ static void pool(const PoolingTask& task) {
   }
 }
 
+static void add_scaled(float* sums, const float* values, float scale, int columns) {
+  for (int c = 0; c < columns; c += kLanes) store(sums + c, multiply_add(load(values + c), scale, load(sums + c)));
+}
+
 // Scales a row to L2 norm 1; the norm is at least 1e-12, so zeros stay zeros (as torch.nn.functional.normalize).
 static void normalize(float* row, int64_t columns) {
   Vec total{};
   for (int64_t c = 0; c < columns; c += kLanes) {
     const Vec value = load_columns(row + c, static_cast<int>(columns - c < kLanes ? columns - c : kLanes));
-    total += value * value;
+    total = multiply_add(value, value, total);
   }
   const float norm = __builtin_sqrtf(sum(total));
   const float by = norm > 1e-12f ? norm : norm == norm ? 1e-12f : norm;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 
 namespace fastsal {
@@ -28,6 +29,14 @@ struct Team {
     if (barrier) barrier->wait();
   }
 };
+
+// A member's part of `count` items.
+struct Range {
+  int64_t begin, end;
+};
+inline Range share(int64_t count, const Team& team) {
+  return {count * team.member / team.members, count * (team.member + 1) / team.members};
+}
 
 // Runs `body` on the calling thread and on up to max_members - 1 idle workers at once, and returns when all have
 // finished. Fewer members join where other calls hold the workers. Workers sleep between calls; a forked child starts

@@ -12,6 +12,24 @@ constexpr int kLanes = FASTSAL_LANES;
 FASTSAL_INLINE Vec load(const float* from) { return *reinterpret_cast<const UnalignedVec*>(from); }
 FASTSAL_INLINE void store(float* to, Vec value) { *reinterpret_cast<UnalignedVec*>(to) = value; }
 FASTSAL_INLINE Vec splat(float value) { return value - Vec{}; }  // x - 0 keeps -0 and NaN
+
+// a * b + c, in one rounding where the instruction set has it. The only place where that happens: the files are
+// compiled with -ffp-contract=off, since a compiler that contracts does so here and not there, and a row's bits would
+// depend on the tile that it falls into.
+FASTSAL_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
+#if FASTSAL_LANES == 16
+  return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif FASTSAL_LANES == 8
+  return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+FASTSAL_INLINE Vec multiply_add(Vec a, float b, Vec c) { return multiply_add(a, splat(b), c); }
+FASTSAL_INLINE Vec multiply_add(Vec a, Vec b, float c) { return multiply_add(a, b, splat(c)); }
+
 FASTSAL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 FASTSAL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 

@@ -98,6 +98,34 @@ def test_nan_survives_the_maximum(isa):
     assert out[1].isfinite().all()
 
 
+@pytest.mark.parametrize("mode", ["cls", "lasttoken"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_one_row_of_the_last_layer_has_the_bits_of_the_whole_layer(isa, dtype, mode):
+    """With cls or lasttoken alone the last layer computes that token only."""
+    spec, weights = random_encoder(5, 13, 200)
+    batch = random_batch([*LENGTHS, 0])
+    encoder = CpuEncoder(spec, weights, dtype)
+    for skip in (0, 1, 3):
+        alone = encoder.sentence_embeddings(batch, PoolingSpec((mode,), skip_tokens=skip))
+        beside = encoder.sentence_embeddings(batch, PoolingSpec((mode, "mean"), skip_tokens=skip))
+        assert torch.equal(alone, beside[:, : spec.hidden_size])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("mode", ["mean", "weightedmean"])
+@pytest.mark.parametrize("kernel_sizes", [(1,), (5,), (2,), (1, 3, 5)])
+def test_averaged_windows_give_the_mean_of_the_convolution(isa, kernel_sizes, mode, stride):
+    """A mean over a linear convolution is computed from the mean window; beside max it is computed in full."""
+    spec, weights = random_encoder(3, 7)
+    convolutions = tuple(convolution(spec.hidden_size, k, 70, stride) for k in kernel_sizes)
+    batch = random_batch([2, 7, 33, 130, 0, 5])
+    assert_embeddings_match(spec, weights, batch, PoolingSpec((mode,), convolutions))
+    encoder = CpuEncoder(spec, weights)
+    short = encoder.sentence_embeddings(batch, PoolingSpec((mode,), convolutions))
+    full = encoder.sentence_embeddings(batch, PoolingSpec((mode, "max"), convolutions))
+    torch.testing.assert_close(short, full[:, : short.shape[1]])
+
+
 def test_sentence_too_short_for_a_convolution_is_named():
     spec, weights = random_encoder(2, 8)
     pooling = PoolingSpec(("max",), (convolution(16, 4),))
