@@ -43,8 +43,8 @@ class PoolingSpec:
         skip_tokens: leading positions of every sentence that are attended but not pooled (an excluded prompt).
         normalize: scale each result to L2 norm 1 (zero vectors stay zero).
 
-    Values where a sentence has no position to pool: mean modes give 0, max gives -inf, cls and lasttoken give the
-    sentence's first position, or 0 where the sentence is empty.
+    Values where a sentence has no position to pool, as in sentence-transformers: mean modes and lasttoken give 0, max
+    gives -inf, cls gives the sentence's first position, or 0 where the sentence is empty.
     """
 
     modes: tuple[str, ...] = ("mean",)

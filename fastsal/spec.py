@@ -25,6 +25,8 @@ ACTIVATIONS = (
     "quick_gelu",  # x * sigmoid(1.702 x)
     "gelu_10",  # erf GELU clipped to [-10, 10]
     "laplace",
+    "hardswish",
+    "sqrtsoftplus",
 )
 
 

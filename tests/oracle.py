@@ -29,6 +29,8 @@ ACTIVATION_FUNCTIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "gelu_10": lambda x: F.gelu(x).clip(-10, 10),
+    "hardswish": F.hardswish,
+    "sqrtsoftplus": lambda x: F.softplus(x).sqrt(),
     "laplace": lambda x: 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * 2**0.5))),
 }
 
@@ -107,7 +109,7 @@ class OracleEncoder:
         positions = torch.arange(1, len(x) + 1, dtype=self.dtype)[pooling.skip_tokens :, None]
         results = {
             "cls": kept[0] if len(kept) else first,
-            "lasttoken": kept[-1] if len(kept) else first,
+            "lasttoken": kept[-1] if len(kept) else torch.zeros_like(first),
             "max": kept.amax(0) if len(kept) else x.new_full((x.shape[1],), float("-inf")),
             "mean": kept.sum(0) / max(len(kept), 1e-9),
             "mean_sqrt_len_tokens": kept.sum(0) / max(len(kept), 1e-9) ** 0.5,

@@ -48,6 +48,7 @@ ACTIVATION_NAMES = {
     "gelu_python": "gelu",
     "gelu_python_tanh": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "hardswish": "hardswish",
     "laplace": "laplace",
     "leaky_relu": "leaky_relu",
     "linear": "linear",
@@ -58,6 +59,7 @@ ACTIVATION_NAMES = {
     "relu6": "relu6",
     "sigmoid": "sigmoid",
     "silu": "silu",
+    "sqrtsoftplus": "sqrtsoftplus",
     "swish": "silu",
     "tanh": "tanh",
 }

@@ -27,7 +27,11 @@ _FIXED: dict[type[nn.Module], str] = {
     activations.GELUTanh: "gelu_tanh",
     activations.QuickGELUActivation: "quick_gelu",
     activations.LaplaceActivation: "laplace",
+    nn.Hardswish: "hardswish",
 }
+
+if hasattr(activations, "SqrtSoftplusActivation"):  # newer transformers only
+    _FIXED[activations.SqrtSoftplusActivation] = "sqrtsoftplus"
 
 
 def read_activation(reader: ModuleReader, parent: nn.Module, name: str) -> str:

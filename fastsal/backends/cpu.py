@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
 import torch
 from torch import Tensor
 
@@ -46,7 +43,13 @@ class CpuBackend:
     def describe(self) -> str:
         """Instruction sets of this build, the selected one named first. Only where the backend is available."""
         others = [name for name, runs_here in _cpu.instruction_sets() if runs_here]
-        return f"{_cpu.selected_instruction_set()}, float32 (instruction sets that run here: {', '.join(others)})"
+        selected = _cpu.selected_instruction_set()
+        detail = f"{selected} (instruction sets that run here: {', '.join(others)})"
+        if selected != "avx512_bf16":
+            detail += "; bfloat16 weights in memory, computed in float32"
+        if selected not in ("avx512_bf16", "avx512_vnni"):
+            detail += "; int8 weights in memory, computed in float32"
+        return detail
 
     def unsupported(self, spec: EncoderSpec, dtype: str, device: torch.device) -> str | None:
         if device.type != "cpu":
@@ -85,8 +88,8 @@ class CpuEncoder:
             mapping=None if weights.mapping is None else _pair(weights.mapping),
             layers=[_layer(layer, *vectors) for layer, vectors in zip(weights.layers, smoothing, strict=True)],
         )
-        self._poolings: OrderedDict[tuple, tuple[PoolingSpec, _cpu.Pooling]] = OrderedDict()
-        self._lock = threading.Lock()
+        # No lock, which a forked child could find held: each operation on it is atomic.
+        self._poolings: dict[tuple, tuple[PoolingSpec, _cpu.Pooling]] = {}
 
     @property
     def instruction_set(self) -> str:
@@ -113,10 +116,9 @@ class CpuEncoder:
 
     def _pooling(self, pooling: PoolingSpec) -> _cpu.Pooling:
         key = (pooling.modes, pooling.skip_tokens, pooling.normalize, _fingerprint(pooling))
-        with self._lock:
-            if key in self._poolings:
-                self._poolings.move_to_end(key)
-                return self._poolings[key][1]
+        known = self._poolings.get(key)
+        if known is not None:
+            return known[1]
         native = self._native.pooling(
             modes=list(pooling.modes),
             convolutions=[
@@ -125,10 +127,9 @@ class CpuEncoder:
             skip=pooling.skip_tokens,
             normalize=pooling.normalize,
         )
-        with self._lock:
-            self._poolings[key] = (pooling, native)  # the spec keeps its tensors, so that no address is reused
-            while len(self._poolings) > _MAX_PACKED_POOLINGS:
-                self._poolings.popitem(last=False)
+        self._poolings[key] = (pooling, native)  # the spec keeps its tensors, so that no address is reused
+        for oldest in list(self._poolings)[:-_MAX_PACKED_POOLINGS]:
+            self._poolings.pop(oldest, None)
         return native
 
 

@@ -90,7 +90,7 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: PoolingSpec) -> Tensor:
         if mode == "cls":
             return row_at(pooling.skip_tokens * has_kept)
         if mode == "lasttoken":
-            return row_at((lengths - 1) * has_kept)
+            return row_at((lengths - 1).clamp(min=0)) * has_kept[:, None]
         if mode == "max":
             return states.masked_fill(~kept[..., None], float("-inf")).amax(dim=1)
         if mode == "weightedmean":

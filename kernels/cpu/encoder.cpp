@@ -10,8 +10,9 @@
 namespace fastsal {
 namespace {
 
-constexpr std::array kActivationNames = {"linear", "relu", "relu2", "relu6",     "leaky_relu", "sigmoid", "silu",
-                                         "tanh",   "mish", "gelu",  "gelu_tanh", "quick_gelu", "gelu_10", "laplace"};
+constexpr std::array kActivationNames = {"linear",  "relu",    "relu2",     "relu6",       "leaky_relu", "sigmoid",
+                                         "silu",    "tanh",    "mish",      "gelu",        "gelu_tanh",  "quick_gelu",
+                                         "gelu_10", "laplace", "hardswish", "sqrtsoftplus"};
 
 void check_range(const char* name, const int64_t* values, int64_t count, int64_t limit) {
   for (int64_t i = 0; i < count; ++i)

@@ -25,6 +25,8 @@ enum class Activation : int {
   quick_gelu,
   gelu_10,
   laplace,
+  hardswish,
+  sqrt_softplus,
 };
 
 // Products are summed over at most this many k at a time; the partial sums are then added in order. A fixed boundary,

@@ -111,6 +111,19 @@ FASTSAL_INLINE Vec activation(Vec x) {
     }
     case Activation::laplace:
       return 0.5f * (1.f + erf((x - 0.707107f) * 2.50662642f));
+    case Activation::hardswish: {  // x relu6(x + 3) / 6
+      const Vec y = x + 3.f;
+      return x * (select(y < 0.f, zero, select(y > 6.f, splat(6.f), y)) / 6.f);
+    }
+    case Activation::sqrt_softplus: {  // rare enough for the C library
+      float lanes[kLanes];
+      store(lanes, x);
+      for (float& value : lanes) {
+        const float softplus = value > 20.f ? value : __builtin_log1pf(__builtin_expf(value));
+        value = __builtin_sqrtf(softplus);
+      }
+      return load(lanes);
+    }
   }
   return x;
 }
@@ -152,5 +165,9 @@ static void activate(float* values, int64_t stride, int rows, int columns, Activ
       return activate_rows<Activation::gelu_10>(values, stride, rows, columns);
     case Activation::laplace:
       return activate_rows<Activation::laplace>(values, stride, rows, columns);
+    case Activation::hardswish:
+      return activate_rows<Activation::hardswish>(values, stride, rows, columns);
+    case Activation::sqrt_softplus:
+      return activate_rows<Activation::sqrt_softplus>(values, stride, rows, columns);
   }
 }

@@ -127,6 +127,7 @@ int mode_from_name(const std::string& name) {
 
 NB_MODULE(_cpu, m) {
   m.doc() = "fastsal's CPU kernels";
+  nb::set_leak_warnings(false);  // models that live until the interpreter exits are no leak
 
   m.def(
       "instruction_sets",

@@ -10,8 +10,8 @@ FASTSAL_INLINE void store_columns(float* to, Vec value, int count) {
     store_partial(to, value, count);
 }
 
-// Folds `count` values of one position into its sentence's result. cls and lasttoken keep position 0 until one that is
-// not skipped comes; the sums and the maximum start at 0 and -inf.
+// Folds `count` values of one position into its sentence's result. cls keeps position 0 until one that is not
+// skipped comes; the maximum starts at -inf, everything else at 0.
 FASTSAL_INLINE void fold(PoolingMode mode, int position, int skip, const float* values, int count, float* result) {
   const bool pooled = position >= skip;
   for (int c = 0; c < count; c += kLanes) {
@@ -23,7 +23,7 @@ FASTSAL_INLINE void fold(PoolingMode mode, int position, int skip, const float* 
         if (position == 0 || position == skip) next = value;
         break;
       case kLastToken:
-        if (position == 0 || pooled) next = value;
+        if (pooled) next = value;
         break;
       case kMax:
         if (pooled) next = select((value > old) | (value != value), value, old);  // NaN stays

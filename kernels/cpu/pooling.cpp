@@ -36,17 +36,18 @@ Pooling::Pooling(const Kernels& kernels, int hidden_size, std::vector<int> modes
 }
 
 PoolingWay Pooling::way() const {
-  if (convolutions.empty())
-    return modes.size() == 1 && (modes[0] == kCls || modes[0] == kLastToken) ? PoolingWay::one_row
-                                                                             : PoolingWay::positions;
+  if (convolutions.empty()) {
+    const bool one = modes.size() == 1 && (modes[0] == kCls || (modes[0] == kLastToken && skip == 0));
+    return one ? PoolingWay::one_row : PoolingWay::positions;
+  }
   const bool linear = std::all_of(modes.begin(), modes.end(), [](int m) { return m == kMean || m == kWeightedMean; });
   // With skipped positions a short sentence may have none to average; the general way knows what follows.
   return linear && skip == 0 ? PoolingWay::window_sums : PoolingWay::positions;
 }
 
 int64_t Pooling::selected_token(int64_t tokens) const {
-  if (tokens <= skip) return 0;
-  return modes[0] == kCls ? skip : tokens - 1;
+  if (modes[0] == kLastToken) return tokens - 1;
+  return tokens > skip ? skip : 0;
 }
 
 PoolingPlan::PoolingPlan(const Pooling& pooling_, const int64_t* cu_seqlens, const std::vector<Block>& blocks,

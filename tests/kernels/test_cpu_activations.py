@@ -28,6 +28,8 @@ BOUND = {
     "gelu_10": 6.0,
     "gelu_tanh": 4.0,
     "quick_gelu": 3.0,
+    "hardswish": 4.0,
+    "sqrtsoftplus": 4.0,
 }
 
 
