@@ -86,4 +86,13 @@ void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, fl
   ForwardPass(*this, batch, threads).sentence_embeddings(pooling, output);
 }
 
+Profile Encoder::profile(const Batch& batch, const Pooling& pooling, float* output) const {
+  check(batch);
+  Profile profile;
+  ForwardPass pass(*this, batch, 1);
+  pass.profile_into(&profile);
+  pass.sentence_embeddings(pooling, output);
+  return profile;
+}
+
 }  // namespace fastsal

@@ -193,7 +193,10 @@ void ForwardPass::embed(const Block& block, const Workspace& space, const Team& 
   task.rows = static_cast<int>(rows.end - rows.begin);
   task.columns = spec_.embedding_size;
   task.norm = encoder_.embedding_norm_;
-  kernels_.embed(task);
+  {
+    const PartTimer timer(profile_, kEmbeddings);
+    kernels_.embed(task);
+  }
   team.wait();
   if (!maps) return;
   const Operand input = rows_of(space.qkv, embedding_stride_);
@@ -204,6 +207,7 @@ void ForwardPass::embed(const Block& block, const Workspace& space, const Team& 
 // The rows in the format that the encoder's precision multiplies: converted, or as they are.
 Operand ForwardPass::operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
                              const OperandBuffer& buffer, const Team& team) const {
+  const PartTimer timer(profile_, kConversions);
   if (kernels_.operand_bytes[static_cast<int>(spec_.precision)] == 0) return rows_of(input, stride);
   const Range mine = share(rows, team);
   kernels_.convert({input + mine.begin * stride, stride, static_cast<int>(mine.end - mine.begin), columns,
@@ -215,6 +219,7 @@ Operand ForwardPass::operand(const float* input, int64_t stride, int columns, co
 
 // The team shares the panels [first_panel, last_panel).
 void ForwardPass::linear(LinearTask task, int first_panel, int last_panel, const Team& team) const {
+  const PartTimer timer(profile_, kProducts);
   const Range panels = share(last_panel - first_panel, team);
   task.first_panel = first_panel + static_cast<int>(panels.begin);
   task.last_panel = first_panel + static_cast<int>(panels.end);
@@ -223,6 +228,7 @@ void ForwardPass::linear(LinearTask task, int first_panel, int last_panel, const
 }
 
 void ForwardPass::add_and_norm(const NormWeights& norm, int rows, const Workspace& space, const Team& team) const {
+  const PartTimer timer(profile_, kNorms);
   const Range mine = share(rows, team);
   kernels_.layer_norm({space.hidden + mine.begin * hidden_stride_, hidden_stride_,
                        space.update + mine.begin * hidden_stride_, hidden_stride_,
@@ -237,7 +243,14 @@ void ForwardPass::run_layer(const Block& block, const Encoder::Layer& layer, con
       operand(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, block.rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.qkv, qkv_stride_, block.rows), 0, layer.qkv.num_panels, team);
 
+  attend(block, space, team);
+  finish_layer(layer, space.qkv, qkv_stride_, block.rows, space, team);
+}
+
+void ForwardPass::attend(const Block& block, const Workspace& space, const Team& team) const {
+  const PartTimer timer(profile_, kAttention);
   const int64_t heads = spec_.num_heads;
+  const int hidden = spec_.hidden_size;
   const Range items = share((block.last_sentence - block.first_sentence) * heads, team);
   for (int64_t item = items.begin; item < items.end; ++item) {
     const int64_t s = block.first_sentence + item / heads;
@@ -248,7 +261,6 @@ void ForwardPass::run_layer(const Block& block, const Encoder::Layer& layer, con
                         spec_.head_size, scratch_of(space, team)});
   }
   team.wait();
-  finish_layer(layer, space.qkv, qkv_stride_, block.rows, space, team);
 }
 
 // The last layer where one token of each sentence is wanted: keys and values of all tokens, all else of that token.

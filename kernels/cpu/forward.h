@@ -6,6 +6,7 @@
 #include "blocks.h"
 #include "encoder.h"
 #include "pooling.h"
+#include "roofline.h"
 #include "threads.h"
 
 namespace fastsal {
@@ -15,6 +16,7 @@ class ForwardPass {
   ForwardPass(const Encoder& encoder, const Batch& batch, int threads);
 
   void hidden_states(bool all_layers, float* output);
+  void profile_into(Profile* profile) { profile_ = profile; }  // one thread only
   void sentence_embeddings(const Pooling& pooling, float* output);
 
  private:
@@ -50,6 +52,7 @@ class ForwardPass {
   void run_block(size_t index, const Workspace& space, const Team& team) const;
   void embed(const Block& block, const Workspace& space, const Team& team) const;
   void run_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space, const Team& team) const;
+  void attend(const Block& block, const Workspace& space, const Team& team) const;
   void run_selected_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space,
                           const Team& team) const;
   void finish_layer(const Encoder::Layer& layer, const float* context, int64_t context_stride, int rows,
@@ -84,6 +87,7 @@ class ForwardPass {
   bool all_layers_ = false;
   const PoolingPlan* plan_ = nullptr;
   PoolingWay way_ = PoolingWay::positions;
+  Profile* profile_ = nullptr;
 };
 
 }  // namespace fastsal

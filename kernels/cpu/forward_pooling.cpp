@@ -7,6 +7,7 @@
 namespace fastsal {
 
 void ForwardPass::pool(size_t index, const Workspace& space, const Team& team) const {
+  const PartTimer timer(profile_, kPooling);
   const Block& block = blocks_[index];
   const Pooling& pooling = plan_->pooling;
   switch (way_) {

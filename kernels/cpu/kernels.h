@@ -187,6 +187,7 @@ struct Kernels {
   void (*add_scaled)(float* sums, const float* values, float scale, int columns);  // whole vectors
   void (*normalize)(float* row, int64_t columns);
   void (*activate)(float* values, int64_t stride, int rows, int columns, Activation activation);
+  int64_t (*peak)(Precision precision, int64_t steps);  // see peak.h
 };
 
 }  // namespace fastsal

@@ -26,6 +26,7 @@ namespace {
 #include "matmul.h"
 #include "layers.h"
 #include "pool.h"
+#include "peak.h"
 }  // namespace
 
 extern const Kernels kernels;
@@ -43,5 +44,6 @@ const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          pool,
                          add_scaled,
                          normalize,
-                         activate};
+                         activate,
+                         peak};
 }  // namespace fastsal::FASTSAL_ISA

@@ -1,12 +1,14 @@
 // Python bindings: tensors come in through DLPack, the forward pass runs without the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -14,6 +16,7 @@
 #include "dispatch.h"
 #include "encoder.h"
 #include "pooling.h"
+#include "roofline.h"
 
 namespace nb = nanobind;
 
@@ -158,6 +161,26 @@ NB_MODULE(_cpu, m) {
       nb::arg("values").noconvert(), nb::arg("activation"),
       "Applies an activation in place; for tests of its accuracy.");
 
+  m.def(
+      "peak_rate",
+      [](const std::string& precision) {
+        const fastsal::Precision wanted = precision_from_name(precision);
+        nb::gil_scoped_release unlocked;
+        return fastsal::peak_rate(fastsal::select_kernels(), wanted);
+      },
+      nb::arg("precision"), "Operations per second of one core with all operands in registers.");
+
+  m.def(
+      "product_rate",
+      [](const std::string& precision, int rows, int in_features, int out_features) {
+        if (rows < 1 || in_features < 1 || out_features < 1) throw std::invalid_argument("sizes must be positive");
+        const fastsal::Precision wanted = precision_from_name(precision);
+        nb::gil_scoped_release unlocked;
+        return fastsal::product_rate(fastsal::select_kernels(), wanted, rows, in_features, out_features);
+      },
+      nb::arg("precision"), nb::arg("rows"), nb::arg("in_features"), nb::arg("out_features"),
+      "Operations per second of one core for a matrix product.");
+
   nb::class_<LayerArrays>(m, "Layer",
                           "The parameters of one layer, each a (weight, bias) pair of float32 arrays; for int8 also "
                           "what the columns of two inputs are divided by.")
@@ -268,6 +291,24 @@ NB_MODULE(_cpu, m) {
           },
           nb::kw_only(), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(), nb::arg("position_ids"),
           nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(), nb::arg("threads"))
+      .def(
+          "profile",
+          [](const PyEncoder& self, const Pooling& pooling, const Ids& ids, const Ids& positions, const Ids& types,
+             const Ids& cu_seqlens) {
+            const fastsal::Batch batch = batch_of(self, ids, std::nullopt, positions, types, cu_seqlens);
+            std::vector<float> output(static_cast<size_t>(batch.num_sentences * pooling.output_size()));
+            fastsal::Profile profile;
+            {
+              nb::gil_scoped_release unlocked;
+              profile = self.encoder->profile(batch, pooling, output.data());
+            }
+            const char* const names[] = {"embeddings", "products", "conversions", "attention", "norms", "pooling"};
+            std::map<std::string, double> seconds;
+            for (int part = 0; part < fastsal::kParts; ++part) seconds[names[part]] = profile.seconds[part];
+            return seconds;
+          },
+          nb::kw_only(), nb::arg("pooling"), nb::arg("input_ids"), nb::arg("position_ids"), nb::arg("token_type_ids"),
+          nb::arg("cu_seqlens"), "Seconds that one thread spends in each part of sentence_embeddings.")
       .def(
           "sentence_embeddings",
           [](const PyEncoder& self, const Pooling& pooling, const std::optional<Ids>& ids,

@@ -1,0 +1,167 @@
+"""How close the CPU encoder comes to what the processor can do, and where the rest goes.
+
+    pytest benchmarks/test_cpu_roofline.py --benchmark-only
+
+The peak is measured in the same run: the register tile's arithmetic without its loads, on one core, times the threads.
+A row gives sentences/s on all threads, the fraction of that peak that the matrix products' operations (padding there is
+none) amount to, and how one thread's time divides into the parts of a forward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fastsal import _cpu
+from fastsal.backends.cpu import CpuEncoder, _batch_arguments
+from fastsal.packing import PackedBatch, pack_token_lists
+from fastsal.pooling import PoolingSpec
+from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+
+DTYPES = ("float32", "bfloat16", "int8")
+PARTS = ("products", "conversions", "attention", "norms", "embeddings", "pooling")
+VOCABULARY = 1000
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden: int
+    heads: int
+    intermediate: int
+    schedule: tuple[int, ...]
+    activation: str
+
+
+SHAPES = {
+    "ALBERT-base": Shape(768, 12, 3072, (0,) * 12, "gelu_tanh"),
+    "BERT-base": Shape(768, 12, 3072, tuple(range(12)), "gelu"),
+    "MiniLM-L6": Shape(384, 12, 1536, tuple(range(6)), "gelu"),
+}
+
+
+def lengths_of(mix: str) -> list[int]:
+    """Token counts: log-normal with the mean of the mix."""
+    generator = np.random.default_rng(0)
+
+    def draw(mean: float, count: int, longest: int) -> list[int]:
+        sizes = generator.lognormal(np.log(mean) - 0.1, 0.45, count)
+        return np.clip(np.rint(sizes), 4, longest).astype(int).tolist()
+
+    mixes = {
+        "STS": lambda: draw(15, 256, 96),
+        "queries": lambda: draw(8, 512, 32),
+        "passages": lambda: draw(140, 32, 512),
+        "mixed": lambda: draw(8, 128, 32) + draw(15, 128, 96) + draw(140, 16, 512),
+    }
+    lengths = mixes[mix]()
+    generator.shuffle(lengths)
+    return lengths
+
+
+def random_weights(shape: Shape) -> tuple[EncoderSpec, EncoderWeights]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = shape.hidden
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator) * 0.02
+
+    def linear(rows: int, columns: int) -> Linear:
+        return Linear(normal(rows, columns), normal(rows))
+
+    norm = LayerNorm(torch.ones(hidden), torch.zeros(hidden))
+    layers = tuple(
+        LayerWeights(
+            query=linear(hidden, hidden),
+            key=linear(hidden, hidden),
+            value=linear(hidden, hidden),
+            attention_output=linear(hidden, hidden),
+            attention_norm=norm,
+            up=linear(shape.intermediate, hidden),
+            down=linear(hidden, shape.intermediate),
+            output_norm=norm,
+        )
+        for _ in range(max(shape.schedule) + 1)
+    )
+    weights = EncoderWeights(
+        normal(VOCABULARY, hidden), normal(512, hidden), normal(2, hidden), norm, mapping=None, layers=layers
+    )
+    spec = EncoderSpec(
+        vocab_size=VOCABULARY,
+        max_positions=512,
+        type_vocab_size=2,
+        embedding_size=hidden,
+        hidden_size=hidden,
+        num_heads=shape.heads,
+        head_size=hidden // shape.heads,
+        intermediate_size=shape.intermediate,
+        activation=shape.activation,
+        layer_norm_eps=1e-12,
+        layer_schedule=shape.schedule,
+    )
+    return spec, weights
+
+
+def operations(shape: Shape, batch: PackedBatch) -> float:
+    """Multiplications and additions of the layers' matrix products, without attention's."""
+    per_token = 2 * len(shape.schedule) * shape.hidden * (4 * shape.hidden + 2 * shape.intermediate)
+    return float(per_token * batch.num_tokens)
+
+
+@pytest.fixture(scope="module")
+def peaks() -> dict[str, float]:
+    return {dtype: _cpu.peak_rate(dtype) for dtype in DTYPES}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Rows to print when all are measured."""
+    rows: list[str] = []
+    yield rows
+    print("\n" + "\n".join(rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_micro_kernels(benchmark, peaks, table, dtype):
+    """One panel of weights times a block of rows."""
+    rate = benchmark.pedantic(lambda: _cpu.product_rate(dtype, 96, 384, _panel_width()), rounds=3)
+    fraction = rate / peaks[dtype]
+    benchmark.extra_info.update(operations_per_second=rate, fraction_of_peak=fraction)
+    table.append(f"micro-kernel {dtype:9s} {rate / 1e9:7.0f} of {peaks[dtype] / 1e9:.0f} Gop/s a core: {fraction:.0%}")
+    assert 0 < fraction < 2, "a rate far beyond the peak is a wrong measurement"
+
+
+def _panel_width() -> int:
+    return 64 if _cpu.selected_instruction_set().startswith("avx512") else 16
+
+
+@pytest.mark.parametrize("mix", ["STS", "queries", "passages", "mixed"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_encoder(benchmark, peaks, table, name, dtype, mix):
+    shape = SHAPES[name]
+    encoder = CpuEncoder(*random_weights(shape), dtype)
+    lengths = lengths_of(mix)
+    generator = torch.Generator().manual_seed(0)
+    batch = pack_token_lists([torch.randint(0, VOCABULARY, (n,), generator=generator) for n in lengths])
+    pooling = PoolingSpec(("mean",), normalize=True)
+    embeddings = benchmark.pedantic(lambda: encoder.sentence_embeddings(batch, pooling), rounds=3, warmup_rounds=1)
+    assert torch.allclose(embeddings.norm(dim=1), torch.ones(len(lengths)), atol=1e-5)
+
+    seconds = benchmark.stats.stats.min
+    fraction = operations(shape, batch) / seconds / (peaks[dtype] * torch.get_num_threads())
+    arguments = _batch_arguments(batch)
+    del arguments["inputs_embeds"]
+    parts = encoder._native.profile(pooling=encoder._pooling(pooling), **arguments)
+    shares = {part: parts[part] / sum(parts.values()) for part in PARTS}
+    benchmark.extra_info.update(
+        sentences_per_second=len(lengths) / seconds, fraction_of_peak=fraction, shares=shares, tokens=batch.num_tokens
+    )
+    table.append(
+        f"{name:11s} {dtype:9s} {mix:9s} {len(lengths) / seconds:8.0f} sentences/s {fraction:5.0%} of peak   "
+        + "  ".join(f"{part} {share:.0%}" for part, share in shares.items())
+    )
+    assert 0 < fraction < 2, "a rate far beyond the peak is a wrong measurement"
