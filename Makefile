@@ -18,7 +18,7 @@ export FASTSAL_DATA ?= $(abspath ../shared/data)
 endif
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test check sanitize format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m fastsal.demo
@@ -45,6 +45,16 @@ $(INSTALLED): pyproject.toml $(wildcard CMakeLists.txt) $(CPP_SOURCES) | $(BIN)/
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP_INSTALL) '$(TORCH)'
 	$(PIP_INSTALL) $(WERROR) --editable '.[test]'
 	touch $@
+
+# The kernels, called from several threads, under AddressSanitizer and under ThreadSanitizer.
+sanitize: $(INSTALLED)
+	mkdir -p build
+	for sanitizer in address thread; do \
+	    cmake -S . -B build/sanitize-$$sanitizer -DFASTSAL_SANITIZE=$$sanitizer -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	        > build/sanitize-$$sanitizer.log && \
+	    cmake --build build/sanitize-$$sanitizer --parallel 2 >> build/sanitize-$$sanitizer.log && \
+	    build/sanitize-$$sanitizer/fastsal_stress || exit 1; \
+	done
 
 clean:
 	rm -rf build $(INSTALLED)
