@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastsal.io import FileFormatError
+
 #: The relations of natural language inference, by the names that every data set's own labels are mapped to.
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 
@@ -13,7 +15,7 @@ NLI_LABELS = ("entailment", "neutral", "contradiction")
 _UNLABELLED = ("", "-", "-1", "none")
 
 
-class DataError(ValueError):
+class DataError(FileFormatError):
     """Data is missing or not what it should be; the message names the file and line, or the row of the data set."""
 
 
