@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from subjects import Subject, Workload
+from transformers.utils import logging
 
 import fastsal
 from fastsal.pipeline import read_pipeline
+
+logging.disable_progress_bar()
 
 Run = Callable[[Workload], np.ndarray]
 

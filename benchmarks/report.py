@@ -1,16 +1,19 @@
-"""Saved benchmarks as Markdown tables and plots.
+"""Saved measurements as Markdown tables and plots.
 
-usage: python benchmarks/report.py RESULTS.json [-o FOLDER]
+usage: python benchmarks/report.py [RESULTS.json] [--scores SCORES.json] [--int8 INT8.json] [-o FOLDER] [--into FILE]
 
-RESULTS.json is what `pytest benchmarks/ --benchmark-only --benchmark-json RESULTS.json` wrote. Markdown goes to stdout;
-with -o, plots go to FOLDER: throughput against accuracy, throughput against length, and cost against the number of
-sentences.
+RESULTS.json is what `pytest benchmarks/ --benchmark-only --benchmark-json RESULTS.json` wrote, SCORES.json what
+`fastsal eval --json` wrote, INT8.json what `benchmarks/int8_accuracy.py --json` wrote. Markdown goes to stdout, and
+with --into also between `<!-- measured: NAME -->` and `<!-- end -->` in FILE, NAME being throughput, accuracy or int8.
+With -o, plots of the results go to FOLDER: throughput against accuracy, throughput against length, cost against the
+number of sentences.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,9 +44,8 @@ def markdown_tables(rows: Iterable[Row]) -> str:
     parts = []
     for model, mix in dict.fromkeys((row["model"], row["mix"]) for row in throughput):
         group = [row for row in throughput if (row["model"], row["mix"]) == (model, mix)]
-        parts.append(
-            f"**{model}, {mix}** ({group[0]['sentences']} texts, {group[0]['tokens']} tokens)\n\n" + _table(group)
-        )
+        title = f"**{model}, {mix}** ({group[0]['sentences']} texts, {group[0]['tokens']} tokens)"
+        parts.append(f"{title}\n\n{_table(group)}")
     end_to_end = [row for row in rows if "corpus" in row]
     if end_to_end:
         parts.append("**text in, vectors out**\n\n" + _end_to_end_table(end_to_end))
@@ -81,7 +83,7 @@ def _end_to_end_table(rows: Sequence[Row]) -> str:
         "sentences/s",
         "tokenising s",
         "computing s",
-        "waiting for tokens",
+        "not computing",
         "overhead",
     ]
     cells = [header]
@@ -129,10 +131,9 @@ def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
         for place, model in zip(axes[0], models, strict=True):
             for row in throughput:
                 if (row["model"], row["mix"]) == (model, "sts"):
-                    place.plot([max(1 - row["min_cosine"], 1e-14)], [row["sentences_per_s"]], "o")
-                    place.annotate(
-                        row["engine"], (max(1 - row["min_cosine"], 1e-14), row["sentences_per_s"]), fontsize=7
-                    )
+                    point = max(1 - row["min_cosine"], 1e-14), row["sentences_per_s"]
+                    place.plot([point[0]], [point[1]], "o")
+                    place.annotate(row["engine"], point, fontsize=7)
             place.set(xscale="log", yscale="log", title=model, xlabel="1 - smallest cosine to float64")
         axes[0, 0].set_ylabel("sentences/s, STS lengths")
         save(figure, "throughput_accuracy")
@@ -163,17 +164,71 @@ def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     return paths
 
 
+def score_table(path: Path) -> str:
+    """What `fastsal eval --json` wrote: a row per task and score, a column per run."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    tasks = content["tasks"]
+    names = [run["name"] for run in tasks[0]["runs"]]
+    cells = [["task", "score x 100", *names]]
+    for task in tasks:
+        for name, scores in task["headline"].items():
+            reference = scores[0]
+            differences = [f"{score:.2f} ({score - reference:+.3f})" for score in scores[1:]]
+            cells.append([task["task"], name, f"{reference:.2f}", *differences])
+    return _markdown(cells, text_columns=2)
+
+
+def int8_table(path: Path) -> str:
+    """What `int8_accuracy.py --json` wrote."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    parts = []
+    for table in dict.fromkeys(row["table"] for row in rows):
+        cells = [["variant", "Spearman", "min cosine", "1st percentile", "mean cosine"]]
+        for row in rows:
+            if row["table"] == table:
+                cosines = f"{row['min_cosine']:.4f}", f"{row['percentile1_cosine']:.4f}", f"{row['mean_cosine']:.5f}"
+                cells.append([row["variant"], f"{row['spearman']:.2f}", *cosines])
+        parts.append(f"**{table}**\n\n{_markdown(cells, text_columns=1)}")
+    return "\n\n".join(parts)
+
+
+def fill(path: Path, name: str, content: str) -> None:
+    """Put `content` between the marks of `name` in a Markdown file.
+
+    Raises:
+        ValueError: the file has no such marks.
+    """
+    text = path.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- measured: {re.escape(name)} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    filled, count = pattern.subn(lambda match: match[1] + content + match[2], text)
+    if count != 1:
+        raise ValueError(f"{path}: expected one place marked <!-- measured: {name} -->, found {count}")
+    path.write_text(filled, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="?")
+    parser.add_argument("--scores", type=Path)
+    parser.add_argument("--int8", type=Path)
     parser.add_argument("-o", "--output", type=Path, help="folder for the plots")
+    parser.add_argument("--into", type=Path, help="Markdown file with marked places")
     arguments = parser.parse_args()
-    rows, machine = read_results(arguments.results)
-    print("Measured on " + ", ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
-    print(markdown_tables(rows))
-    if arguments.output:
-        for path in save_plots(rows, arguments.output):
-            print(f"\n![{path.stem.replace('_', ' against ')}]({path.name})")
+    sections = {}
+    if arguments.results:
+        rows, machine = read_results(arguments.results)
+        measured = "Measured: " + ", ".join(f"{name} {value}" for name, value in machine.items())
+        sections["throughput"] = f"{measured}\n\n{markdown_tables(rows)}"
+        if arguments.output:
+            save_plots(rows, arguments.output)
+    if arguments.scores:
+        sections["accuracy"] = score_table(arguments.scores)
+    if arguments.int8:
+        sections["int8"] = int8_table(arguments.int8)
+    for name, content in sections.items():
+        print(content + "\n")
+        if arguments.into:
+            fill(arguments.into, name, content)
 
 
 if __name__ == "__main__":

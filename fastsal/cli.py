@@ -145,6 +145,7 @@ def evaluate(
     with _errors_reported():
         from fastsal.evaluation import NLI_TASKS, STS_TASKS, TASKS, NliHead, compare, load_task
         from fastsal.evaluation.table import make_evaluation_table
+        from fastsal.information import machine_information
 
         groups = {"sts": STS_TASKS, "nli": NLI_TASKS, "all": TASKS}
         names = [name for part in task.split(",") for name in groups.get(part.strip(), (part.strip(),))]
@@ -167,7 +168,8 @@ def evaluate(
                 _fail(f"{dataset.task}: {error}")
             comparisons.append(comparison)
         if json_output is not None:
-            _write_json(json_output, {"model": model, "tasks": [comparison.as_json() for comparison in comparisons]})
+            content = {"model": model, "machine": machine_information()}
+            _write_json(json_output, content | {"tasks": [comparison.as_json() for comparison in comparisons]})
     _console().print(make_evaluation_table(f"{model}: reference and fastsal", comparisons))
 
 
