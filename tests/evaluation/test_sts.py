@@ -114,6 +114,19 @@ def test_an_identical_pair_is_the_most_similar(precision, monkeypatch):  # B72
     assert (seen["cosine"] > -1).all() or precision == "float32"
 
 
+def test_identical_pairs_are_tied():
+    """Their cosines are 1 but for the last bits, in an order that means nothing."""
+    one, other, gold = random_subset(5, pairs=60, width=8)
+    other[:40] = one[:40]
+    scores = score_sts(NumberEncoder(), task((sentences(one), sentences(other), gold))).all
+    cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    cosines[:40] = 1
+    assert scores["spearman_cosine"] == pytest.approx(100 * spearmanr(cosines, gold).statistic, abs=1e-9)
+    assert scores["spearman_manhattan"] == pytest.approx(
+        100 * spearmanr(-np.abs(one - other).sum(1), gold).statistic, abs=1e-9
+    )
+
+
 def test_refusals():
     one, other, gold = random_subset(0)
     texts = sentences(one), sentences(other)
