@@ -64,7 +64,7 @@ def test_end_to_end(benchmark, subject: Subject, corpus: int, dtype: str, full: 
     def encode() -> np.ndarray:
         return model.encode(texts, show_progress_bar=False)
 
-    embeddings = benchmark.pedantic(encode, rounds=3 if corpus > 1000 else 10, warmup_rounds=1)
+    embeddings = benchmark.pedantic(encode, rounds=3, warmup_rounds=1)
 
     some = texts[:: max(1, corpus // 16)]
     cosines = (embeddings[:: max(1, corpus // 16)] * reference.encode(some)).sum(axis=1)

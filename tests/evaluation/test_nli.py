@@ -45,7 +45,7 @@ def perfect_head(labels) -> NliHead:
 def test_a_classifier_learns_the_relation():
     data = NliData("toy", "here", pairs("train", 1200, 0), (pairs("a", 300, 1), pairs("b", 30, 2)))
     scores = score_nli(NumberEncoder(), data)
-    assert scores.frozen["a"] > 80  # chance is 33
+    assert scores.frozen["a"] > 70  # chance is 33
     assert set(scores.frozen) == {"a", "b"}
     assert scores.head == {}
     assert scores.num_pairs == {"a": 300, "b": 30}
