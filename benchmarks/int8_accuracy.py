@@ -245,8 +245,8 @@ def main() -> None:
                 f"| {row.mean_cosine:.5f} |",
                 flush=True,
             )
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+            if arguments.json:  # after each row: the whole takes minutes
+                arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
