@@ -18,7 +18,7 @@ export FASTSAL_DATA ?= $(abspath ../shared/data)
 endif
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test check sanitize format clean
+.PHONY: demo test bench check sanitize format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m fastsal.demo
@@ -26,6 +26,11 @@ demo: $(INSTALLED)
 # One test process: tests of threads and of memory need the cores for themselves.
 test: $(INSTALLED) check
 	$(BIN)/python -m pytest -q
+
+# Some ten minutes. The rivals take part where they are installed: pip install '.[peers]'.
+bench: $(INSTALLED)
+	mkdir -p build
+	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json build/benchmarks.json
 
 check: $(INSTALLED)
 	$(BIN)/ruff check --quiet .

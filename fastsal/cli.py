@@ -1,10 +1,11 @@
-"""The command line: `fastsal encode`, `fastsal verify`, `fastsal info`.
+"""The command line: `fastsal encode`, `verify`, `eval`, `bench`, `info`.
 
 torch and the models are imported inside the commands: the help must not wait for them.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fastsal.data import sample_sentences
 from fastsal.io import FileFormatError, SentenceReader, open_writer
+from fastsal.io.writers import atomic_file
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from fastsal.sentence_encoder import SentenceEncoder
 
 app = typer.Typer(
@@ -116,6 +120,90 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hugging Face Hub id of the model.")],
+    task: Annotated[str, typer.Option(help="Tasks, separated by commas; or sts, nli, all.")] = "stsb",
+    dtype: Annotated[str | None, typer.Option(help="Dtypes of the kernels, separated by commas.")] = None,
+    backend: Backend = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="FASTSAL_DATA", help="Folder with the data. By name through `datasets` by default."),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="Quantise the embeddings of STS: float32, int8, uint8, binary, ubinary.")
+    ] = "float32",
+    train_limit: Annotated[int, typer.Option(min=3, help="Training pairs of the NLI classifier at most.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of the NLI classifier and the sample it is trained on.")] = 0,
+    json_output: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write everything there.")] = None,
+) -> None:
+    """Score a model on public tasks (STS and NLI), with sentence-transformers and with fastsal.
+
+    Tasks: stsb, sick-r, sts12 ... sts16 (correlation of the cosines with people's scores); snli, multinli, sick-e
+    (accuracy of a classifier over frozen embeddings, and of the model's own one where it has one).
+    """
+    with _errors_reported():
+        from fastsal.evaluation import NLI_TASKS, STS_TASKS, TASKS, NliHead, compare, load_task
+        from fastsal.evaluation.table import make_evaluation_table
+        from fastsal.information import machine_information
+
+        groups = {"sts": STS_TASKS, "nli": NLI_TASKS, "all": TASKS}
+        names = [name for part in task.split(",") for name in groups.get(part.strip(), (part.strip(),))]
+        if unknown := [name for name in names if name not in TASKS]:
+            _fail(f"unknown task {unknown[0]!r}: expected {', '.join((*TASKS, *groups))}")
+        datasets = [load_task(name, data) for name in names]  # bad data shows before a model is loaded
+        encoders: dict[str, SentenceTransformer] = {"sentence-transformers": _load_reference(model)}
+        for name in [None] if dtype is None else dtype.split(","):
+            encoders["fastsal" if name is None else f"fastsal {name.strip()}"] = _load(
+                model, name and name.strip(), backend
+            )
+        head, comparisons = NliHead.load(model), []
+        for dataset in datasets:
+            typer.echo(f"{dataset.task} ...", err=True)
+            try:
+                comparison = compare(
+                    encoders, dataset, head=head, precision=precision, seed=seed, train_limit=train_limit
+                )
+            except ValueError as error:  # embeddings or options that cannot be scored
+                _fail(f"{dataset.task}: {error}")
+            comparisons.append(comparison)
+        if json_output is not None:
+            content = {"model": model, "machine": machine_information()}
+            _write_json(json_output, content | {"tasks": [comparison.as_json() for comparison in comparisons]})
+    _console().print(make_evaluation_table(f"{model}: reference and fastsal", comparisons))
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hugging Face Hub id of the model.")],
+    plot: Annotated[Path | None, typer.Option(metavar="F", help="Draw the results there: .png or .html.")] = None,
+    json_output: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write everything there.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Length of a pass of the reference.")] = 2.0,
+) -> None:
+    """Measure every backend and dtype that can run here: sentences/s at several lengths, latency, errors.
+
+    An engine whose embeddings are wrong ends the run with an error.
+    """
+    from fastsal.accuracy import WrongResultError
+    from fastsal.benchmark import bench as measure
+    from fastsal.benchmark import make_bench_table
+    from fastsal.plots import check_plot_path, save_bench_plot
+
+    with _errors_reported():
+        if plot is not None:
+            check_plot_path(plot)
+        _load_reference(model)  # its errors, in words
+        try:
+            report = measure(model, seconds=seconds, report=lambda what: typer.echo(f"{what} ...", err=True))
+        except WrongResultError as error:
+            _fail(str(error))
+        if json_output is not None:
+            _write_json(json_output, report.as_json())
+        if plot is not None:
+            save_bench_plot(report, plot)
+    _console().print(make_bench_table(report))
+
+
 @app.command()
 def info(
     model: Annotated[
@@ -163,6 +251,28 @@ def _load(model: str, dtype: str | None, backend: str) -> SentenceEncoder:
     # Loading runs the code of several libraries, each with exceptions of its own for a missing or damaged file.
     except Exception as error:
         _fail(f"cannot load the model {model!r}: {error or type(error).__name__}")
+
+
+def _load_reference(model: str) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        return SentenceTransformer(model)
+    except Exception as error:  # as in _load
+        _fail(f"cannot load the model {model!r}: {error or type(error).__name__}")
+
+
+def _write_json(path: Path, content: object) -> None:
+    with atomic_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def _console() -> Console:
+    """For tables on stdout, which keep their width in a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
 
 
 def _progress_bar() -> Progress:

