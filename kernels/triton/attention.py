@@ -21,7 +21,7 @@ _LOG2_E = 1.4426950408889634
 MAX_FUSED_HEAD_SIZE = 128
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_heads"])
 def qkv_attention_kernel(
     x_ptr, weight_ptr, bias_ptr, segments_ptr, tiles_ptr,
     out_ptr,
@@ -85,7 +85,7 @@ def qkv_attention_kernel(
     tl.store(out_ptrs, context.to(out_ptr.dtype.element_ty), mask=token_mask[:, None] & d_mask[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_heads"])
 def attention_kernel(
     qkv_ptr, segments_ptr, tiles_ptr,
     out_ptr,

@@ -31,7 +31,7 @@ BLOCK_TOKENS = 64
 _TABLE_COLUMNS: tl.constexpr = tl.constexpr(6)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["skip"])
 def conv_pool_kernel(
     x_ptr, weight_ptr, bias_ptr, table_ptr, segments_ptr, cu_seqlens_ptr, blocks_ptr,
     out_ptr,

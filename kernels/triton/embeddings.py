@@ -14,7 +14,7 @@ from fastsal.kernels.triton.tuning import Tuning, tuning_for
 MAX_MAPPED_WIDTH = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def embed_kernel(
     ids_ptr, positions_ptr, types_ptr, vectors_ptr, word_table_ptr, position_table_ptr, type_table_ptr,
     norm_weight_ptr, norm_bias_ptr, map_weight_ptr, map_bias_ptr,

@@ -23,7 +23,7 @@ def normalize_rows(x, weight_ptr, bias_ptr, column_offs, num_columns, eps):
     return centered * scale[:, None] * weight[None, :] + bias[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def residual_norm_kernel(
     x_ptr, bias_ptr, residual_ptr, norm_weight_ptr, norm_bias_ptr,
     out_ptr,

@@ -35,7 +35,7 @@ def multiply_tile(
     return sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def linear_kernel(
     x_ptr, weight_ptr, bias_ptr, residual_ptr,
     out_ptr,
@@ -72,7 +72,7 @@ def linear_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def project_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, residual_ptr, norm_weight_ptr, norm_bias_ptr,
     out_ptr,
@@ -122,6 +122,25 @@ def project_norm_kernel(
         tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit(do_not_specialize=["num_rows"])
+def bias_activation_kernel(
+    x_ptr, bias_ptr,
+    num_rows, num_columns,
+    x_row_stride,
+    ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """``x = activation(x + bias)`` in place, what follows a plain GEMM."""
+    num_column_blocks = tl.cdiv(num_columns, BLOCK_N)
+    row_offs = (tl.program_id(0) // num_column_blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column_offs = tl.program_id(0) % num_column_blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    column_mask = column_offs < num_columns
+    mask = (row_offs < num_rows)[:, None] & column_mask[None, :]
+    x_ptrs = x_ptr + row_offs[:, None] * x_row_stride + column_offs[None, :]
+    x = tl.load(x_ptrs, mask=mask, other=0.0).to(tl.float32)
+    x += tl.load(bias_ptr + column_offs, mask=column_mask, other=0.0).to(tl.float32)[None, :]
+    tl.store(x_ptrs, activate(x, ACTIVATION).to(x_ptr.dtype.element_ty), mask=mask)
+
+
 def linear_into(
     x: Tensor,
     weight: Tensor,
@@ -168,6 +187,21 @@ def project_norm_into(
         num_rows, num_columns, num_inputs, eps,
         x.stride(0), weight.stride(0), residual.stride(0), out.stride(0),
         EVEN_K=num_inputs % config["BLOCK_K"] == 0,
+        **config,
+    )  # fmt: skip
+
+
+def bias_activation_in_place(x: Tensor, bias: Tensor, activation: str, tuning: Tuning) -> None:
+    """``activation(x + bias)`` for (T, N) `x` with contiguous columns and (N,) `bias`, into `x`."""
+    num_rows, num_columns = x.shape
+    if num_rows == 0:
+        return
+    config = tuning.config("bias_activation", x.dtype, num_rows, num_columns)
+    bias_activation_kernel[(triton.cdiv(num_rows, config["BLOCK_M"]) * triton.cdiv(num_columns, config["BLOCK_N"]),)](
+        x, bias,
+        num_rows, num_columns,
+        x.stride(0),
+        ACTIVATION=activation,
         **config,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def position_weights(positions, num_positions, skip, MODE: tl.constexpr):
     return factors
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["skip"])
 def pool_kernel(
     x_ptr, cu_seqlens_ptr,
     out_ptr,

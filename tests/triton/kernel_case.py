@@ -25,6 +25,7 @@ _INTERPRETED = Tuning(
             "embed": {"BLOCK_M": 32, "BLOCK_N": 16},
             "embed_map": {"BLOCK_M": 32, "BLOCK_N": 64},
             "residual_norm": {"BLOCK_M": 32},
+            "bias_activation": {"BLOCK_M": 32, "BLOCK_N": 64},
             "linear": {**_MATRIX_BLOCKS, "GROUP_M": 2},
             "project_norm": _MATRIX_BLOCKS,
             "qkv_attention": {"BLOCK_K": 64},

@@ -9,7 +9,13 @@ from oracle import ACTIVATION_FUNCTIONS
 from tolerance import assert_as_exact_as_reference
 from torch.nn import functional
 
-from fastsal.kernels.triton.linear import linear, linear_into, project_norm, project_norm_into
+from fastsal.kernels.triton.linear import (
+    bias_activation_in_place,
+    linear,
+    linear_into,
+    project_norm,
+    project_norm_into,
+)
 from fastsal.spec import ACTIVATIONS
 
 
@@ -74,6 +80,14 @@ def test_project_norm(dtype, num_rows, num_columns, num_inputs):
     project_norm_into(*arguments, 1e-12, out, TUNING)
     truth = reference_project_norm(*(t.double() for t in arguments), 1e-12)
     assert_as_exact_as_reference(out, reference_project_norm(*arguments, 1e-12), truth)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bias_and_activation_in_place(dtype):
+    x, bias = rounded(dtype, normal(33, 70), normal(70))
+    truth, reference = functional.gelu(x.double() + bias.double()), functional.gelu(x + bias)
+    bias_activation_in_place(x, bias, "gelu", TUNING)
+    assert_as_exact_as_reference(x, reference, truth)
 
 
 @pytest.mark.parametrize("value", [3.0, 0.0, 6e4, -6e4])
