@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,15 @@ _INTERPRETED = Tuning(
 
 #: How the tests launch: as the GPU would, or in few large blocks.
 TUNING = tuning_for(DEVICE) if DEVICE.type == "cuda" else _INTERPRETED
+
+#: What the backend can compute in several ways.
+STAGES = ("attention", "qkv", "attention_output", "up", "down")
+
+
+def tuning_with(**uses: str) -> Tuning:
+    """Every stage by its Triton kernels, those named otherwise."""
+    choices = {"attention": "fused", **dict.fromkeys(STAGES[1:], "triton"), **uses}
+    return replace(TUNING, choices={stage: [{"use": use}] for stage, use in choices.items()})
 
 
 def normal(*shape: int, std: float = 1.0, seed: int = 0) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from kernel_case import DEVICE, DTYPES, TUNING
+from kernel_case import DEVICE, DTYPES, STAGES, tuning_with
 from oracle import OracleEncoder
 from random_encoder import random_batch, random_encoder
 from tolerance import assert_as_exact_as_reference
@@ -19,15 +17,6 @@ from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, L
 
 SHORT = [1, 2, 15, 16, 17, 0, 31, 5]
 LONG = [3, 70, 1, 130]
-
-STAGES = ("attention", "qkv", "attention_output", "up", "down")
-
-
-def tuning_with(**uses: str):
-    """Every stage by its Triton kernels, those named otherwise."""
-    choices = {"attention": "fused", **dict.fromkeys(STAGES[1:], "triton"), **uses}
-    return replace(TUNING, choices={stage: [{"use": use}] for stage, use in choices.items()})
-
 
 FUSED = tuning_with()
 SPLIT = tuning_with(attention="split", attention_output="fused", down="fused")
