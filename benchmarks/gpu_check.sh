@@ -29,7 +29,7 @@ step() { # name, time limit in seconds, command...
   fi
 }
 
-step build 90 "$python" -m pip install --no-index --no-build-isolation --no-deps -e .
+step build 150 "$python" -m pip install --no-index --no-build-isolation --no-deps -e .
 if [ $failed -ne 0 ]; then # the Triton parts run from the source tree too
   ln -sfn ../kernels fastsal/kernels
   export PYTHONPATH="$PWD:$PYTHONPATH"

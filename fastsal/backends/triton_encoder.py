@@ -65,13 +65,17 @@ class _Workspace:
 
 @dataclass(frozen=True)
 class _Graph:
-    """Launches for any chunk that `capacity` holds: `replay` computes `result` from `buffer`."""
+    """Launches for any chunk that `capacity` holds: `replay` computes `result` from `buffer`.
+
+    The launches hold addresses; `pooling` and `packed` keep the memory behind them.
+    """
 
     capacity: Capacity
     buffer: Tensor
     result: Tensor
     replay: Callable[[], None]
     pooling: PoolingSpec | None
+    packed: PackedConvolutions | None
 
 
 class TritonEncoder:
@@ -246,9 +250,8 @@ class TritonEncoder:
             else:
                 self._pool(self._encode(batch, workspace), batch, pooling, packed, result)
 
-        return _Graph(
-            capacity, buffer, result[0] if pooling is None else result, captured(compute, self._device), pooling
-        )
+        replay = captured(compute, self._device)
+        return _Graph(capacity, buffer, result[0] if pooling is None else result, replay, pooling, packed)
 
     def _replay(self, graph: _Graph, chunk: Chunk) -> None:
         graph.buffer.copy_(write(chunk, graph.capacity, pin=self._device.type == "cuda"), non_blocking=True)
