@@ -15,6 +15,7 @@ from fastsal.kernels.triton.layer_norm import residual_norm_into
 from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into, project_norm_into
 from fastsal.kernels.triton.pooling import normalize_in_place, pool_into
 from fastsal.kernels.triton.tuning import Tuning
+from fastsal.pooling import POOLING_MODES
 
 #: Mean number of tokens in the STS benchmark's sentences, special tokens included.
 STS_TOKENS = 15
@@ -143,7 +144,7 @@ def cases(model: Model, num_tokens: int, dtype: torch.dtype, tuning: Tuning) -> 
         bytes=2 * tokens * wide * size,
         operations=0,
     )
-    for mode in ("mean", "max"):
+    for mode in POOLING_MODES:
         yield Case(
             f"pool_{mode}",
             lambda mode=mode: pool_into(x, cu_seqlens, mode, 0, True, singles(sentences, hidden), tuning),
@@ -152,7 +153,7 @@ def cases(model: Model, num_tokens: int, dtype: torch.dtype, tuning: Tuning) -> 
         )
     channels = CNN_CHANNELS * len(CNN_KERNEL_SIZES)
     weight_rows = CNN_CHANNELS * sum(CNN_KERNEL_SIZES)
-    for mode in ("max", "mean"):
+    for mode in POOLING_MODES:
         yield Case(
             f"conv_pool_{mode}",
             lambda mode=mode: conv_pool_into(

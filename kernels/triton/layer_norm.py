@@ -14,9 +14,10 @@ from fastsal.kernels.triton.tuning import Tuning, tuning_for
 def normalize_rows(x, weight_ptr, bias_ptr, column_offs, num_columns, eps):
     """LayerNorm of the float32 rows of `x`, whose columns beyond `num_columns` are zeros."""
     column_mask = column_offs < num_columns
-    mean = tl.sum(x, axis=1) / num_columns
+    # rounded division: `/` may be off by an ulp, and a row of one value would not be its own mean
+    mean = tl.div_rn(tl.sum(x, axis=1), num_columns * 1.0)
     centered = tl.where(column_mask[None, :], x - mean[:, None], 0.0)
-    variance = tl.sum(centered * centered, axis=1) / num_columns
+    variance = tl.sum(centered * centered, axis=1) / (num_columns * 1.0)
     scale = 1 / tl.sqrt(variance + eps)
     weight = tl.load(weight_ptr + column_offs, mask=column_mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + column_offs, mask=column_mask, other=0.0).to(tl.float32)

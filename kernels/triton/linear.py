@@ -102,13 +102,14 @@ def project_norm_kernel(
 
         count = tl.minimum(num_columns - n_start, BLOCK_N).to(tl.float32)
         seen = n_start * 1.0
-        tile_mean = tl.sum(tl.where(mask, y, 0.0), axis=1) / count
+        # rounded divisions, as in normalize_rows
+        tile_mean = tl.div_rn(tl.sum(tl.where(mask, y, 0.0), axis=1), count)
         centered = tl.where(mask, y - tile_mean[:, None], 0.0)
         delta = tile_mean - mean
-        mean += delta * (count / (seen + count))
+        mean += delta * tl.div_rn(count, seen + count)
         deviation += tl.sum(centered * centered, axis=1) + delta * delta * (seen * count / (seen + count))
 
-    scale = 1 / tl.sqrt(deviation / num_columns + eps)
+    scale = 1 / tl.sqrt(deviation / (num_columns * 1.0) + eps)
     tl.debug_barrier()  # the rows are read back by other threads than wrote them
     for n_start in range(0, num_columns, BLOCK_N):
         column_offs = n_start + tl.arange(0, BLOCK_N)

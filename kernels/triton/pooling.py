@@ -29,12 +29,14 @@ def position_weights(positions, num_positions, skip, MODE: tl.constexpr):
     ``positions`` are int32 numbers within the sentence, which has `num_positions`; the first `skip` are not pooled.
     """
     kept = (positions >= skip) & (positions < num_positions)
-    if MODE == "cls" or MODE == "lasttoken":
-        chosen = num_positions - 1 if MODE == "lasttoken" else skip
-        chosen = tl.where(skip < num_positions, chosen, 0)  # nothing is kept: the first position
-        return tl.where((positions == chosen) & (positions < num_positions), 1.0, 0.0)
     count = tl.maximum(num_positions - skip, 0).to(tl.float32)
-    if MODE == "mean":
+    if MODE == "cls":
+        chosen = tl.where(skip < num_positions, skip, 0)  # the first position where none is kept
+        factors = tl.where((positions == chosen) & (positions < num_positions), 1.0, 0.0)
+    elif MODE == "lasttoken":
+        chosen = tl.where(skip < num_positions, num_positions - 1, 0)
+        factors = tl.where((positions == chosen) & (positions < num_positions), 1.0, 0.0)
+    elif MODE == "mean":
         factors = tl.where(kept, 1.0, 0.0) / tl.maximum(count, 1.0)
     elif MODE == "mean_sqrt_len_tokens":
         factors = tl.where(kept, 1.0, 0.0) / tl.sqrt(tl.maximum(count, 1.0))

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from fastsal.pooling import POOLING_MODES
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "triton_static.py"
 
 KERNELS = {
     "embed", "embed_map", "qkv_attention", "attention", "linear_qkv", "linear_residual", "linear_up", "linear_down",
-    "project_norm", "residual_norm", "bias_activation", "pool_mean", "pool_max", "conv_pool_max", "conv_pool_mean",
-    "normalize",
+    "project_norm", "residual_norm", "bias_activation", "normalize",
+    *(f"{kernel}_{mode}" for kernel in ("pool", "conv_pool") for mode in POOLING_MODES),
 }  # fmt: skip
 
 
