@@ -39,9 +39,9 @@ if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; th
   if "$python" -c 'import xdist' 2>/dev/null; then
     workers=(-n 8) # compiling takes the time, not the GPU
   fi
-  TRITON_INTERPRET=0 step tests 210 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/triton \
+  TRITON_INTERPRET=0 step tests 180 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/triton \
     --ignore tests/triton/test_static.py
-  TRITON_INTERPRET=0 step measure 240 "$python" benchmarks/gpu_check.py "$out"
+  TRITON_INTERPRET=0 step measure 270 "$python" benchmarks/gpu_check.py "$out"
 else
   echo "no GPU: a rehearsal, nothing is measured"
   step tests 120 "$python" -m pytest -q -p no:cacheprovider --collect-only tests/triton

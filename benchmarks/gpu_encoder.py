@@ -36,7 +36,6 @@ class Load:
     name: str
     count: int
     length: int | None = None
-    compiled: bool = False  # torch.compile takes minutes: only where it counts
 
     def lengths(self) -> np.ndarray:
         if self.length is not None:
@@ -49,7 +48,7 @@ LOADS = (
     Load("one sentence of 12 tokens", 1, 12),
     Load("32 sentences", 32),
     Load("512 sentences", 512),
-    Load("16384 sentences", 16384, compiled=True),
+    Load("16384 sentences", 16384),
     Load("256 x 512 tokens", 256, 512),
 )
 REHEARSAL_LOADS = (Load("one sentence", 1, 12), Load("5 sentences", 5), Load("2 x 40 tokens", 2, 40))
@@ -102,16 +101,19 @@ def padded_batches(token_lists: list[np.ndarray], device: torch.device) -> list[
 
 
 @torch.no_grad()
-def from_tokens(clock: Clock, dtype: torch.dtype, peak: float | None) -> Iterator[dict[str, Any]]:
+def from_tokens(
+    clock: Clock, dtype: torch.dtype, peak: float | None, loads: tuple[Load, ...] | None = None, compiled: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield a row per load: seconds from token lists to pooled embeddings on the GPU.
 
-    The rivals' batches are padded and on the GPU beforehand; our packing on the host counts.
+    The rivals' batches are padded and on the GPU beforehand; our packing on the host counts. `compiled` adds
+    torch.compile as a rival, which takes a minute or more.
     """
     config = REHEARSAL_CONFIG if clock.rehearses else ALBERT_BASE
     model = seeded_model(config, dtype, clock.device)
     fast = fastsal.accelerate(copy.deepcopy(model), backend="triton", strict=True)
     exact = copy.deepcopy(model).double()
-    for load in REHEARSAL_LOADS if clock.rehearses else LOADS:
+    for load in loads or (REHEARSAL_LOADS if clock.rehearses else LOADS):
         lengths = load.lengths()
         generator = np.random.default_rng(1)
         token_lists = [generator.integers(5, config.vocab_size, length) for length in lengths]
@@ -133,9 +135,9 @@ def from_tokens(clock: Clock, dtype: torch.dtype, peak: float | None) -> Iterato
             "fastsal": fastsal_run,
             "hf_sdpa": lambda b=batches: mean_pooled(model, b),
         }
-        if load.compiled and dtype == torch.bfloat16:
-            compiled = torch.compile(model, dynamic=True)
-            calls["torch_compile"] = lambda m=compiled, b=batches: mean_pooled(m, b)
+        if compiled:
+            traced = torch.compile(model, dynamic=True)
+            calls["torch_compile"] = lambda m=traced, b=batches: mean_pooled(m, b)
         seconds = {name: clock.wall(call) for name, call in calls.items()}
         work = operations(config, lengths)
         yield {

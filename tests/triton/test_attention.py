@@ -64,7 +64,7 @@ def test_tiled_head_sizes(dtype, head_size):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("lengths", [[1], [127, 1, 128, 129], [511], [512, 3], [3, 200, 4, 5, 0, 130]])
+@pytest.mark.parametrize("lengths", [[1], [127, 1, 128, 129], [511, 3, 512], [3, 200, 4, 5, 0, 130]])
 def test_tiled_lengths(dtype, lengths):
     check_attention(dtype, lengths, 1, 16, 128)
 

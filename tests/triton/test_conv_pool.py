@@ -11,7 +11,7 @@ from fastsal.backends.reference import pool_padded
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, conv_pool_into, pack_convolutions
 from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
 
-LENGTHS = [4, 17, 5, 33, 64, 65, 129, 7]
+LENGTHS = [4, 17, 5, 33, 65, 7]
 
 
 def convolution(dtype, hidden, kernel_size, channels=20, stride=1, bias=True):
@@ -53,7 +53,7 @@ def test_kernel_sizes(dtype, mode, kernel_sizes):
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
-@pytest.mark.parametrize("skip", [0, 2, 40])
+@pytest.mark.parametrize("skip", [0, 20])
 def test_modes(mode, skip):
     check(torch.float32, LENGTHS, (convolution(torch.float32, 26, 3),), mode, skip)
 
@@ -67,7 +67,7 @@ def test_strides(mode, kernel_size, stride):
 @pytest.mark.parametrize(("channels", "hidden"), [(1, 26), (64, 64), (70, 200)])
 def test_channels_and_widths(channels, hidden):
     convolutions = tuple(convolution(torch.float16, hidden, k, channels, bias=k > 1) for k in (1, 3))
-    check(torch.float16, LENGTHS, convolutions, hidden=hidden)
+    check(torch.float16, [4, 129], convolutions, hidden=hidden)
 
 
 def test_without_bias():
