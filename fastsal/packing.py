@@ -9,6 +9,7 @@ padded (B, S)             packed (T,)            cu_seqlens (B + 1,)
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,61 @@ class PackedBatch:
     @property
     def num_tokens(self) -> int:
         return self.position_ids.numel()
+
+
+@dataclass(frozen=True)
+class TokenBlocks:
+    """B packed sentences in N blocks of whole consecutive sentences. A block has at most `block_tokens` tokens, unless
+    it is one longer sentence.
+
+    Attributes:
+        blocks: (N, 4) int32: first token, last token + 1, first sentence, last sentence + 1.
+        segments: (T,) int32, the number of each token's sentence.
+        block_tokens: as asked for.
+        longest: tokens of the longest sentence, 0 without any.
+    """
+
+    blocks: np.ndarray
+    segments: np.ndarray
+    block_tokens: int
+    longest: int
+
+    def tiles(self) -> np.ndarray:
+        """(M, 4) int32 for attention: first token that asks, last + 1, first token that is seen, last + 1.
+
+        A block without tokens has no tile, a longer sentence one for every `block_tokens` of its tokens.
+        """
+        starts, ends = self.blocks[:, 0], self.blocks[:, 1]
+        counts = -((starts - ends) // self.block_tokens)
+        block = np.repeat(np.arange(len(self.blocks)), counts)
+        index = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)
+        tiles = np.empty((len(block), 4), np.int32)
+        tiles[:, 0] = starts[block] + index * self.block_tokens
+        tiles[:, 1] = np.minimum(tiles[:, 0] + self.block_tokens, ends[block])
+        tiles[:, 2], tiles[:, 3] = starts[block], ends[block]
+        return tiles
+
+
+def token_blocks(cu_seqlens: np.ndarray, block_tokens: int) -> TokenBlocks:
+    """Fill each block with the sentences that follow as long as they fit.
+
+    Args:
+        cu_seqlens: (B + 1,) integers, bounds of the sentences, from 0.
+        block_tokens: at least 1.
+    """
+    bounds = cu_seqlens.tolist()
+    rows, first = [], 0
+    while first < len(bounds) - 1:
+        end = max(bisect_right(bounds, bounds[first] + block_tokens) - 1, first + 1)
+        rows.append((bounds[first], bounds[end], first, end))
+        first = end
+    lengths = np.diff(cu_seqlens)
+    return TokenBlocks(
+        blocks=np.array(rows, np.int32).reshape(-1, 4),
+        segments=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+        block_tokens=block_tokens,
+        longest=int(lengths.max(initial=0)),
+    )
 
 
 def pack_padded(

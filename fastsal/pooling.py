@@ -59,6 +59,20 @@ class PoolingSpec:
         if not self.modes:
             raise ValueError("modes must name at least one pooling mode, got none")
 
+    def fingerprint(self) -> tuple:
+        """Hashable; changes whenever what is computed does, the convolutions' weights included.
+
+        A holder must keep the spec, so that no other tensor gets the addresses in it.
+        """
+        tensors = [t for c in self.convolutions for t in (c.weight, c.bias) if t is not None]
+        return (
+            self.modes,
+            self.skip_tokens,
+            self.normalize,
+            *((t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors),
+            *((c.stride, c.bias is None) for c in self.convolutions),
+        )
+
     def output_size(self, hidden_size: int) -> int:
         """Columns of the sentence embeddings."""
         width = sum(c.weight.shape[0] for c in self.convolutions) if self.convolutions else hidden_size

@@ -47,7 +47,7 @@ class EncoderStatus:
     """What computes an encoder.
 
     Attributes:
-        backend: "cpu" or "reference".
+        backend: "triton", "cpu" or "reference".
         dtype: what it computes in.
         detail: why this backend, or why no other.
         last_fallback: why the last call ran in the reference although the backend is another; None if it did not.

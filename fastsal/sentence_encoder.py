@@ -144,6 +144,8 @@ class SentenceEncoder(SentenceTransformer):
                 device=device,
                 normalize_embeddings=normalize_embeddings,
                 truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
+                # batch by batch, so that the GPU's memory does not fill with the results of many texts
+                to_cpu=convert_to_numpy and not convert_to_tensor,
             )
         if embeddings is None:
             with _sole_user(pool):
@@ -183,7 +185,8 @@ class SentenceEncoder(SentenceTransformer):
             and all(isinstance(text, str) for text in inputs)
         ):
             arguments = {name: value for name, value in kwargs.items() if name in native}
-            embeddings = self._embed_natively(inputs, **{"task": None, "device": None, **arguments})
+            to_cpu = bool(kwargs.get("save_to_cpu"))
+            embeddings = self._embed_natively(inputs, **{"task": None, "device": None, **arguments}, to_cpu=to_cpu)
         return super()._inference(inputs, **kwargs) if embeddings is None else embeddings
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -216,6 +219,7 @@ class SentenceEncoder(SentenceTransformer):
         device: str | torch.device | None,
         normalize_embeddings: bool,
         truncate_dim: int | None,
+        to_cpu: bool,
     ) -> Tensor | None:
         """(len(texts), D) embeddings, or None if sentence-transformers has to compute them."""
         computation = self._computation(device)
@@ -250,7 +254,7 @@ class SentenceEncoder(SentenceTransformer):
                 embeddings = embeddings[..., :truncate_dim]
             if normalize_embeddings and not normalize_inside:
                 embeddings = torch.nn.functional.normalize(embeddings, p=2, dim=1)
-            return embeddings
+            return embeddings.cpu() if to_cpu else embeddings
 
         with torch.no_grad(), _Progress(len(texts), batch_size, show_progress_bar) as report:
             return embed(

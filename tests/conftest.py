@@ -10,6 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 import pytest
 import torch
 
+# Before triton is imported anywhere: without a GPU its kernels run in its interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
+
 
 @pytest.fixture(params=["albert", "bert"])
 def architecture(request) -> str:

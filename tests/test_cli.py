@@ -193,7 +193,7 @@ def test_encode_refuses_a_model_that_is_none(tmp_path):
 def test_encode_refuses_what_cannot_run(tmp_path, folder):
     (tmp_path / "in.txt").write_text("cat\n")
     common = ["encode", tmp_path / "in.txt", "-o", tmp_path / "out.npy", "-m", folder]
-    assert_refused(fastsal_command(*common, "--backend", "triton"), "backend='triton' cannot run")
+    assert_refused(fastsal_command(*common, "--backend", "triton"), "backend='triton' with dtype='float32' cannot run")
     assert_refused(fastsal_command(*common, "--dtype", "float8"), "dtype must be one of")
     assert_refused(fastsal_command(*common, "--prompt-name", "none"), "rows 1 to 1: ")
     assert os.listdir(tmp_path) == ["in.txt"]

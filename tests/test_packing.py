@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastsal.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, unpack
+from fastsal.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, token_blocks, unpack
 
 
 @st.composite
@@ -169,3 +169,41 @@ def test_other_integers_and_empty_lists():
     assert batch.input_ids.tolist() == [1, 2, 3]
     assert batch.cu_seqlens.tolist() == [0, 2, 3, 3, 3]
     assert pack_token_lists([]).num_sentences == 0
+
+
+def bounds_of(lengths):
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 32))
+@settings(deadline=None)
+def test_blocks_hold_whole_sentences_and_each_once(lengths, block_tokens):
+    bounds = bounds_of(lengths)
+    result = token_blocks(bounds, block_tokens)
+    assert result.longest == max(lengths, default=0)
+    assert result.segments.tolist() == [sentence for sentence, n in enumerate(lengths) for _ in range(n)]
+    sentences = [s for row in result.blocks.tolist() for s in range(row[2], row[3])]
+    assert sentences == list(range(len(lengths)))
+    for start, end, first, last in result.blocks.tolist():
+        assert (start, end) == (bounds[first], bounds[last])
+        assert end - start <= block_tokens or last == first + 1
+    # no block could have taken the sentence that follows
+    for row, following in zip(result.blocks.tolist(), result.blocks.tolist()[1:], strict=False):
+        assert bounds[following[2] + 1] - row[0] > block_tokens
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 32))
+@settings(deadline=None)
+def test_tiles_let_each_token_ask_once_and_see_its_sentence(lengths, block_tokens):
+    bounds = bounds_of(lengths)
+    tiles = token_blocks(bounds, block_tokens).tiles()
+    asking = [token for row in tiles.tolist() for token in range(row[0], row[1])]
+    assert asking == list(range(sum(lengths)))
+    for query_start, query_end, key_start, key_end in tiles.tolist():
+        assert 1 <= query_end - query_start <= block_tokens
+        first = np.searchsorted(bounds, query_start, side="right") - 1
+        last = np.searchsorted(bounds, query_end - 1, side="right") - 1
+        assert key_start <= bounds[first]
+        assert bounds[last + 1] <= key_end
+        if max(lengths) <= block_tokens:
+            assert (query_start, query_end) == (key_start, key_end)

@@ -34,8 +34,8 @@ class PreparedEncoder(Protocol):
         """Run the encoder.
 
         Returns:
-            (T, hidden_size) float32, the last layer; with `all_layers` (num_layers + 1, T, hidden_size): the
-            embeddings (after ALBERT's mapping) first, the last layer last.
+            (T, hidden_size), the last layer; with `all_layers` (num_layers + 1, T, hidden_size): the embeddings (after
+            ALBERT's mapping) first, the last layer last. On the weights' device, float32 or the dtype computed in.
 
         Raises:
             IndexError: an id, type or position outside its table, found before any table is read.
@@ -43,7 +43,7 @@ class PreparedEncoder(Protocol):
         ...
 
     def sentence_embeddings(self, batch: PackedBatch, pooling: PoolingSpec) -> Tensor:
-        """Run the encoder and pool: (B, pooling.output_size(hidden_size)) float32.
+        """Run the encoder and pool: (B, pooling.output_size(hidden_size)) float32 on the weights' device.
 
         Raises:
             IndexError: as `hidden_states`.
@@ -94,17 +94,14 @@ def dtype_name(dtype: str | torch.dtype) -> str:
 def backends() -> dict[str, BackendStatus]:
     """What can run on this machine, and for what cannot, why."""
     from fastsal.backends.cpu import CpuBackend
+    from fastsal.backends.triton import TritonBackend
 
-    cpu = CpuBackend()
-    reason = cpu.unavailable()
-    return {
-        "triton": BackendStatus("triton", False, TRITON_MISSING),
-        "cpu": BackendStatus("cpu", reason is None, cpu.describe() if reason is None else reason),
-        "reference": BackendStatus("reference", True, "the Hugging Face modules, unchanged"),
-    }
-
-
-TRITON_MISSING = "this version of fastsal has no Triton backend yet; on a GPU the reference modules run"
+    statuses = {}
+    for backend in (TritonBackend(), CpuBackend()):
+        reason = backend.unavailable()
+        statuses[backend.name] = BackendStatus(backend.name, reason is None, reason or backend.describe())
+    statuses["reference"] = BackendStatus("reference", True, "the Hugging Face modules, unchanged")
+    return statuses
 
 
 def choose_backend(backend: str, spec: EncoderSpec, dtype: str, device: torch.device) -> tuple[Backend | None, str]:
@@ -121,15 +118,15 @@ def choose_backend(backend: str, spec: EncoderSpec, dtype: str, device: torch.de
         raise ValueError(f"backend must be 'auto' or one of {BACKENDS}, got {backend!r}")
     if backend == "reference":
         return None, "backend='reference' was asked for"
-    if backend == "triton":
-        raise BackendError(f"backend='triton' cannot run: {TRITON_MISSING}")
 
     from fastsal.backends.cpu import CpuBackend
+    from fastsal.backends.triton import TritonBackend
 
-    cpu = CpuBackend()
-    reason = cpu.unavailable() or cpu.unsupported(spec, dtype, device)
+    name = backend if backend != "auto" else "cpu" if device.type == "cpu" else "triton"
+    chosen: Backend = TritonBackend() if name == "triton" else CpuBackend()
+    reason = chosen.unavailable() or chosen.unsupported(spec, dtype, device)
     if reason is None:
-        return cpu, "the CPU kernels cover this model"
-    if backend == "cpu" or dtype == "int8":
+        return chosen, f"the {'Triton' if name == 'triton' else 'CPU'} kernels cover this model"
+    if backend != "auto" or dtype == "int8":
         raise BackendError(f"backend={backend!r} with dtype={dtype!r} cannot run: {reason}")
     return None, reason

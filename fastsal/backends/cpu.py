@@ -115,7 +115,7 @@ class CpuEncoder:
         return output
 
     def _pooling(self, pooling: PoolingSpec) -> _cpu.Pooling:
-        key = (pooling.modes, pooling.skip_tokens, pooling.normalize, _fingerprint(pooling))
+        key = pooling.fingerprint()
         known = self._poolings.get(key)
         if known is not None:
             return known[1]
@@ -131,14 +131,6 @@ class CpuEncoder:
         for oldest in list(self._poolings)[:-_MAX_PACKED_POOLINGS]:
             self._poolings.pop(oldest, None)
         return native
-
-
-def _fingerprint(pooling: PoolingSpec) -> tuple:
-    """Changes whenever a convolution's weights do."""
-    tensors = [t for c in pooling.convolutions for t in (c.weight, c.bias) if t is not None]
-    return tuple(
-        (t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors
-    ) + tuple(c.stride for c in pooling.convolutions)
 
 
 def _floats(tensor: Tensor) -> Tensor:

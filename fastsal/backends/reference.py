@@ -37,7 +37,7 @@ def reference_sentence_embeddings(
     lengths = batch.cu_seqlens.diff()
     if batch.input_ids is None or not len(lengths):
         return torch.zeros(0, pooling.output_size(hidden_size), device=device)
-    _check_lengths(lengths.tolist(), pooling)
+    check_lengths(lengths.tolist(), pooling)
     order = torch.argsort(lengths, descending=True, stable=True)
     ids = batch.input_ids.split(lengths.tolist())
     types = batch.token_type_ids.split(lengths.tolist())
@@ -104,17 +104,20 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: PoolingSpec) -> Tensor:
     return result.to(dtype)
 
 
-def _check_lengths(lengths: list[int], pooling: PoolingSpec) -> None:
+def check_lengths(lengths: list[int], pooling: PoolingSpec) -> None:
     """Raise ValueError where a convolution cannot take a sentence, or two give different numbers of positions."""
-    for sentence, length in enumerate(lengths):
+    for length in dict.fromkeys(lengths):
         positions = [convolution.output_length(length) for convolution in pooling.convolutions]
         if length and positions and min(positions) < 1:
             kernel_size = pooling.convolutions[positions.index(min(positions))].kernel_size
             raise ValueError(
-                f"sentence {sentence} has {length} tokens, too few for a convolution of kernel size {kernel_size}"
+                f"sentence {lengths.index(length)} has {length} tokens, too few for a convolution of kernel size "
+                f"{kernel_size}"
             )
         if length and len(set(positions)) > 1:
-            raise ValueError(f"the convolutions give different lengths for sentence {sentence}: {positions}")
+            raise ValueError(
+                f"the convolutions give different lengths for sentence {lengths.index(length)}: {positions}"
+            )
 
 
 def _weighted_sum(weights: Tensor, states: Tensor) -> Tensor:
