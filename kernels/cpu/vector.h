@@ -47,20 +47,35 @@ FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
     if (i < count) to[i] = lanes[i];
 }
 
-// Lane sums in a fixed order: halves are added until one lane is left.
+// Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left.
+#if FASTSAL_LANES >= 8
 FASTSAL_INLINE float sum(Vec value) {
-  float lanes[kLanes];
-  store(lanes, value);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
+#if FASTSAL_LANES == 16
+  const __m256 eight = _mm512_castps512_ps256((__m512)value) + _mm512_extractf32x8_ps((__m512)value, 1);
+#else
+  const __m256 eight = (__m256)value;
+#endif
+  __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+  four += _mm_movehl_ps(four, four);
+  return _mm_cvtss_f32(four) + _mm_cvtss_f32(_mm_shuffle_ps(four, four, 1));
 }
 FASTSAL_INLINE float max_lane(Vec value) {
-  float lanes[kLanes];
-  store(lanes, value);
-  float best = lanes[0];
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
+#if FASTSAL_LANES == 16
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256((__m512)value), _mm512_extractf32x8_ps((__m512)value, 1));
+#else
+  const __m256 eight = (__m256)value;
+#endif
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+#else
+FASTSAL_INLINE float sum(Vec value) { return (value[0] + value[2]) + (value[1] + value[3]); }
+FASTSAL_INLINE float max_lane(Vec value) {
+  float best = value[0];
+  for (int i = 1; i < kLanes; ++i) best = value[i] > best ? value[i] : best;
   return best;
 }
+#endif
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
