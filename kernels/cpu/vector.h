@@ -47,11 +47,12 @@ FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
     if (i < count) to[i] = lanes[i];
 }
 
-// Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left.
+// Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left. (maskz_extract, as
+// gcc 12 warns of its own extract.)
 #if FASTSAL_LANES >= 8
 FASTSAL_INLINE float sum(Vec value) {
 #if FASTSAL_LANES == 16
-  const __m256 eight = _mm512_castps512_ps256((__m512)value) + _mm512_extractf32x8_ps((__m512)value, 1);
+  const __m256 eight = _mm512_castps512_ps256((__m512)value) + _mm512_maskz_extractf32x8_ps(0xff, (__m512)value, 1);
 #else
   const __m256 eight = (__m256)value;
 #endif
@@ -61,7 +62,8 @@ FASTSAL_INLINE float sum(Vec value) {
 }
 FASTSAL_INLINE float max_lane(Vec value) {
 #if FASTSAL_LANES == 16
-  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256((__m512)value), _mm512_extractf32x8_ps((__m512)value, 1));
+  const __m256 eight =
+      _mm256_max_ps(_mm512_castps512_ps256((__m512)value), _mm512_maskz_extractf32x8_ps(0xff, (__m512)value, 1));
 #else
   const __m256 eight = (__m256)value;
 #endif
