@@ -47,26 +47,21 @@ FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
     if (i < count) to[i] = lanes[i];
 }
 
-// Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left. (maskz_extract, as
-// gcc 12 warns of its own extract.)
+// Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left.
 #if FASTSAL_LANES >= 8
 FASTSAL_INLINE float sum(Vec value) {
-#if FASTSAL_LANES == 16
-  const __m256 eight = _mm512_castps512_ps256((__m512)value) + _mm512_maskz_extractf32x8_ps(0xff, (__m512)value, 1);
-#else
-  const __m256 eight = (__m256)value;
-#endif
+  float lanes[kLanes];
+  store(lanes, value);
+  __m256 eight = _mm256_loadu_ps(lanes);
+  if (kLanes == 16) eight += _mm256_loadu_ps(lanes + kLanes - 8);
   __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
   four += _mm_movehl_ps(four, four);
   return _mm_cvtss_f32(four) + _mm_cvtss_f32(_mm_shuffle_ps(four, four, 1));
 }
 FASTSAL_INLINE float max_lane(Vec value) {
-#if FASTSAL_LANES == 16
-  const __m256 eight =
-      _mm256_max_ps(_mm512_castps512_ps256((__m512)value), _mm512_maskz_extractf32x8_ps(0xff, (__m512)value, 1));
-#else
-  const __m256 eight = (__m256)value;
-#endif
+  float lanes[kLanes];
+  store(lanes, value);
+  const __m256 eight = _mm256_max_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + kLanes - 8));
   __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   four = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
