@@ -104,7 +104,7 @@ def test_eval_shows_a_difference(tmp_path, folder, data, monkeypatch):
         (["--task", "sick-r"], "no file SICK_test_annotated.txt"),
         (["--precision", "int4"], "precision must be one of"),
         (["--dtype", "float8"], "dtype must be one of"),
-        (["--backend", "triton"], "backend='triton' cannot run"),
+        (["--backend", "triton"], "backend='triton' with dtype='float32' cannot run"),
         (["--data", "nowhere"], "error: nowhere: no folder with evaluation data"),
     ],
 )

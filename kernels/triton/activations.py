@@ -54,6 +54,15 @@ def activate(x, ACTIVATION: tl.constexpr):
         x = tl.minimum(tl.maximum(x, -10.0, propagate_nan=tl.PropagateNan.ALL), 10.0, propagate_nan=tl.PropagateNan.ALL)
     elif ACTIVATION == "laplace":
         x = 0.5 * (1 + tl.erf((x - 0.707107) / 0.39894257487763823))  # 0.282095 sqrt 2
+    elif ACTIVATION == "hardswish":
+        y = tl.maximum(x + 3, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        x = x * (tl.minimum(y, 6.0, propagate_nan=tl.PropagateNan.ALL) / 6)
+    elif ACTIVATION == "sqrtsoftplus":
+        # log(1 + e) with the rounding of 1 + e taken out again
+        e = tl.exp(tl.minimum(x, 20.0))
+        u = 1 + e
+        softplus = tl.where(u == 1, e, tl.log(u) * (e / (u - 1)))
+        x = tl.sqrt(tl.where(x > 20, x, softplus))
     else:
         tl.static_assert(ACTIVATION == "linear", "unknown activation")
     return x

@@ -34,8 +34,7 @@ def position_weights(positions, num_positions, skip, MODE: tl.constexpr):
         chosen = tl.where(skip < num_positions, skip, 0)  # the first position where none is kept
         factors = tl.where((positions == chosen) & (positions < num_positions), 1.0, 0.0)
     elif MODE == "lasttoken":
-        chosen = tl.where(skip < num_positions, num_positions - 1, 0)
-        factors = tl.where((positions == chosen) & (positions < num_positions), 1.0, 0.0)
+        factors = tl.where(kept & (positions == num_positions - 1), 1.0, 0.0)
     elif MODE == "mean":
         factors = tl.where(kept, 1.0, 0.0) / tl.maximum(count, 1.0)
     elif MODE == "mean_sqrt_len_tokens":
