@@ -23,6 +23,9 @@ BATCH_SIZE = 16
 #: An error may be so many times the reference's, plus so many times the resolution of the dtype.
 ERROR_RATIO, ERROR_ULPS = 2, 4
 
+#: int8 has no reference to compare with: cosines to the truth, the worst (of vectors, one a sentence) and the mean.
+INT8_WORST_COSINE, INT8_MEAN_COSINE = 0.998, 0.9995
+
 #: What a model makes of one sentence: vectors (D,) and arrays of vectors (n, D), by name. The rows may be more than the
 #: sentence's own where it was padded in its batch.
 Outputs = dict[str, Tensor]
@@ -38,9 +41,11 @@ class Comparison:
         error, reference_error: over all sentences together, of fastsal and of the reference.
         worst_error, worst_reference_error: the largest over a single sentence.
         mean_error: the mean over sentences.
-        min_cosine: the smallest cosine between a vector and its truth.
+        min_cosine, mean_cosine: the smallest and the mean cosine between a vector and its truth.
+        one_vector: whether a sentence has one vector, not one per token.
+        dtype: what was computed in, which decides how it is judged.
         worst: index of the sentence with fastsal's largest error.
-        resolution: distance from 1 to the next number in the dtype of the model's parameters.
+        resolution: distance from 1 to the next number in the reference's dtype.
     """
 
     name: str
@@ -50,11 +55,17 @@ class Comparison:
     worst_reference_error: float
     mean_error: float
     min_cosine: float
+    mean_cosine: float
+    one_vector: bool
+    dtype: str
     worst: int
     resolution: float
 
     @property
     def passed(self) -> bool:
+        if self.dtype == "int8":
+            worst = INT8_WORST_COSINE if self.one_vector else -1.0
+            return self.min_cosine >= worst and self.mean_cosine >= INT8_MEAN_COSINE
         return self.error <= self._limit(self.reference_error) and self.worst_error <= self._limit(
             self.worst_reference_error
         )
@@ -91,7 +102,8 @@ class VerificationReport:
             f"{'passed' if self.passed else 'FAILED'}: {self.num_sentences} sentences, computed by {self.path}",
             "" if self.fast_path else "note: fastsal's kernels did not compute this, or not all of it",
             f"errors against float64, one sentence at a time; the limit is {ERROR_RATIO} x the reference's error "
-            f"+ {ERROR_ULPS} ulp",
+            f"+ {ERROR_ULPS} ulp; in int8 a mean cosine of {INT8_MEAN_COSINE}, of sentence vectors {INT8_WORST_COSINE} "
+            "at worst",
         ]
         for comparison, text in zip(self.comparisons, self.worst_texts, strict=True):
             c = comparison
@@ -100,7 +112,7 @@ class VerificationReport:
                 f"  all sentences   {c.error:.2e}, reference {c.reference_error:.2e}",
                 f"  worst sentence  {c.worst_error:.2e}, reference {c.worst_reference_error:.2e}",
                 f"  mean            {c.mean_error:.2e}",
-                f"  min cosine      {c.min_cosine:.9f}",
+                f"  min cosine      {c.min_cosine:.9f}, mean {c.mean_cosine:.9f}",
                 f"  worst is        sentences[{c.worst}]: {text}",
             ]
         return "\n".join(line for line in lines if line)
@@ -112,8 +124,9 @@ def verify(
     """Compare an accelerated model with the model it replaces, on these sentences.
 
     The truth is the model without fastsal, in float64, run on each sentence alone; the reference is the same in the
-    dtype of the parameters. fastsal, run on batches, passes if its error is at most twice the reference's plus a few
-    ulp. Give it some dozens of sentences: the rounding errors of a few may differ by more than that by chance.
+    dtype that fastsal computes in. fastsal, run on batches, passes if its error is at most twice the reference's plus a
+    few ulp; int8, which has no reference, by its cosines to the truth. Give it some dozens of sentences: the rounding
+    errors of a few may differ by more than that by chance.
     The model is not changed. Memory: two copies of it, one of them in float64.
 
     Args:
@@ -142,6 +155,10 @@ def verify(
             f"model holds a subclass of fastsal's own classes, which cannot be restored: {type(model).__name__}"
         )
     truth = copy.deepcopy(reference).double()
+    computed = {status.dtype for status in (encoder.fastsal_status() for encoder in encoders)}
+    dtype = computed.pop() if len(computed) == 1 else "mixed"
+    if dtype in ("bfloat16", "float16"):
+        reference = reference.to(getattr(torch, dtype))
     errors: dict[str, _Errors] = {}
     fallbacks: dict[str, None] = {}  # an ordered set
     with torch.no_grad(), _evaluating(model):
@@ -156,8 +173,8 @@ def verify(
                     errors.setdefault(name, _Errors()).add(own_rows, usual[name], exact[name])
         statuses = [encoder.fastsal_status() for encoder in encoders]
 
-    resolution = torch.finfo(next(model.parameters()).dtype).eps
-    comparisons = tuple(found.compare(name, resolution) for name, found in errors.items())
+    resolution = torch.finfo(next(reference.parameters()).dtype).eps
+    comparisons = tuple(found.compare(name, resolution, dtype) for name, found in errors.items())
     paths = dict.fromkeys(f"{s.backend} in {s.dtype} ({s.detail})" for s in statuses)
     fallback_notes = [f"partly by reference ({reason})" for reason in fallbacks]
     return VerificationReport(
@@ -195,7 +212,8 @@ class _Errors:
         self.errors: list[float] = []  # norms of the differences
         self.reference_errors: list[float] = []
         self.truths: list[float] = []  # norms
-        self.min_cosine = 1.0
+        self.cosines: list[Tensor] = []
+        self.one_vector = True
 
     def add(self, output: Tensor, reference: Tensor, truth: Tensor) -> None:
         truth = truth.double()
@@ -206,9 +224,13 @@ class _Errors:
         if output.shape == truth.shape and truth.numel():
             cosines = F.cosine_similarity(output, truth, dim=-1).nan_to_num(0)
             equal = (output == truth).all(dim=-1)  # zero vectors have no angle
-            self.min_cosine = min(self.min_cosine, float(cosines.masked_fill(equal, 1).min()))
+            self.cosines.append(cosines.masked_fill(equal, 1).reshape(-1))
+        elif output.shape != truth.shape:
+            self.cosines.append(torch.zeros(1))
+        self.one_vector = self.one_vector and truth.dim() == 1
 
-    def compare(self, name: str, resolution: float) -> Comparison:
+    def compare(self, name: str, resolution: float, dtype: str) -> Comparison:
+        cosines = torch.cat(self.cosines) if self.cosines else torch.zeros(1)
         relative = [_ratio(error, truth) for error, truth in zip(self.errors, self.truths, strict=True)]
         references = [_ratio(error, truth) for error, truth in zip(self.reference_errors, self.truths, strict=True)]
         norm = math.hypot(*self.truths)
@@ -219,7 +241,10 @@ class _Errors:
             worst_error=max(relative),
             worst_reference_error=max(references),
             mean_error=sum(relative) / len(relative),
-            min_cosine=self.min_cosine,
+            min_cosine=float(cosines.min()),
+            mean_cosine=float(cosines.mean()),
+            one_vector=self.one_vector,
+            dtype=dtype,
             worst=relative.index(max(relative)),
             resolution=resolution,
         )

@@ -72,6 +72,20 @@ def test_an_encoder_passes(fast):
     assert str(report).startswith("passed: 18 sentences, computed by cpu in float32")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_other_dtypes_are_judged_by_what_they_can_do(dtype):
+    """bfloat16 beside the reference in bfloat16, int8 by cosines; both are wrong if the weights are."""
+    torch.manual_seed(0)
+    fast = fastsal.accelerate(BertModel(BERT_TINY).eval(), dtype=dtype, backend="cpu")
+    report = fastsal.verify(fast, TOKEN_LISTS)
+    assert report.passed, str(report)
+    assert report.path.startswith(f"cpu in {dtype}")
+    assert all(comparison.error > 5e-6 for comparison in report.comparisons), "as exact as float32: not in this dtype"
+    assert [comparison.one_vector for comparison in report.comparisons] == [False, True, True]
+    fast.encoder.layer[1].output.dense.weight.data.mul_(-100)  # goes past the version counters
+    assert not fastsal.verify(fast, TOKEN_LISTS).passed
+
+
 def test_tensors_and_text_make_the_same_report(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(bert_checkpoint(tmp_path))
     fast = fastsal.accelerate(BertModel.from_pretrained(tmp_path).eval())
