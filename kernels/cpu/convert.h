@@ -20,7 +20,7 @@ static void convert_to_bfloat16(const ConvertTask& task) {
     const float* input = task.input + r * task.input_stride;
     char* output = static_cast<char*>(task.output) + r * task.row_bytes;
     for (int c = 0; c < task.columns; c += kLanes) {
-      const Vec value = c + kLanes <= task.columns ? load(input + c) : load_partial(input + c, task.columns - c);
+      const Vec value = load_columns(input + c, task.columns - c);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(output + 2 * c), (__m256i)_mm512_cvtneps_pbh((__m512)value));
     }
   }
@@ -39,8 +39,7 @@ static void convert_to_int8(const ConvertTask& task) {
       float values[kGroup];
       Vec low{}, high{}, check{};
       for (int c = 0; c < count; c += kLanes) {
-        const int rest = count - c;
-        Vec value = rest >= kLanes ? load(input + begin + c) : load_partial(input + begin + c, rest);
+        Vec value = load_columns(input + begin + c, count - c);
         if (task.inverse_smoothing) value *= load(task.inverse_smoothing + begin + c);  // padded to whole vectors
         store(values + c, value);
         low = min(value, low);

@@ -91,11 +91,7 @@ static void context_tile(const float* const* weights, const AttentionTask& task,
     for (int j = 0; j < kVectors; ++j) {
       const Vec value = accumulators[i][j] * inverse_sums[i];
       float* to = context + i * task.query_stride + column + j * kLanes;
-      const int rest = columns - j * kLanes;
-      if (rest >= kLanes)
-        store(to, value);
-      else
-        store_partial(to, value, rest);
+      store_columns(to, value, columns - j * kLanes);
     }
   }
 }

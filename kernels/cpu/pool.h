@@ -1,15 +1,5 @@
 // Pooling, with or without a convolution in front. Included by the kernel files inside their own namespace.
 
-FASTSAL_INLINE Vec load_columns(const float* from, int count) {
-  return count >= kLanes ? load(from) : load_partial(from, count);
-}
-FASTSAL_INLINE void store_columns(float* to, Vec value, int count) {
-  if (count >= kLanes)
-    store(to, value);
-  else
-    store_partial(to, value, count);
-}
-
 // Folds `count` values of one position into its sentence's result. cls keeps position 0 until one that is not
 // skipped comes; the maximum starts at -inf, everything else at 0.
 FASTSAL_INLINE void fold(PoolingMode mode, int position, int skip, const float* values, int count, float* result) {

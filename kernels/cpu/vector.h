@@ -47,6 +47,17 @@ FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
     if (i < count) to[i] = lanes[i];
 }
 
+// A vector, or what is left of one: `count` columns from here on.
+FASTSAL_INLINE Vec load_columns(const float* from, int count) {
+  return count >= kLanes ? load(from) : load_partial(from, count);
+}
+FASTSAL_INLINE void store_columns(float* to, Vec value, int count) {
+  if (count >= kLanes)
+    store(to, value);
+  else
+    store_partial(to, value, count);
+}
+
 // Sum and maximum of the lanes; the sum in a fixed order: halves are added until one lane is left.
 #if FASTSAL_LANES >= 8
 FASTSAL_INLINE float sum(Vec value) {
