@@ -126,7 +126,7 @@ int64_t ForwardPass::workspace_floats(int members) const {
 }
 
 int64_t ForwardPass::member_floats() const {
-  int64_t floats = kernels_.attention_scratch(max_tokens_, spec_.head_size);
+  int64_t floats = kernels_.attention_scratch(spec_.precision, max_tokens_, spec_.head_size);
   if (plan_ && !plan_->pooling.convolutions.empty())
     floats = std::max(floats, std::max(plan_->max_positions, plan_->max_sentences) * kernels_.panel_width);
   return round_up(floats, 16);
@@ -258,7 +258,7 @@ void ForwardPass::attend(const Block& block, const Workspace& space, const Team&
     if (tokens == 0) continue;
     float* query = space.qkv + (batch_.cu_seqlens[s] - block.first_row) * qkv_stride_ + item % heads * spec_.head_size;
     kernels_.attention({query, qkv_stride_, tokens, query + hidden, query + 2 * hidden, qkv_stride_, tokens,
-                        spec_.head_size, scratch_of(space, team)});
+                        spec_.head_size, spec_.precision, scratch_of(space, team)});
   }
   team.wait();
 }
@@ -296,7 +296,8 @@ void ForwardPass::run_selected_layer(const Block& block, const Encoder::Layer& l
     const int64_t column = item % heads * spec_.head_size;
     const float* keys = space.qkv + (batch_.cu_seqlens[s] - block.first_row) * qkv_stride_ + hidden + column;
     kernels_.attention({space.queries + item / heads * query_stride_ + column, query_stride_, 1, keys, keys + hidden,
-                        qkv_stride_, static_cast<int>(tokens_of(s)), spec_.head_size, scratch_of(space, team)});
+                        qkv_stride_, static_cast<int>(tokens_of(s)), spec_.head_size, spec_.precision,
+                        scratch_of(space, team)});
   }
   team.wait();
   finish_layer(layer, space.queries, query_stride_, rows, space, team);

@@ -136,7 +136,8 @@ struct AttentionTask {
   const float* values;
   int64_t stride;  // of keys and values
   int tokens, head_size;
-  float* scratch;  // attention_scratch(tokens, head_size) floats
+  Precision precision;  // of the encoder
+  float* scratch;       // attention_scratch(precision, tokens, head_size) floats
 };
 
 enum PoolingMode : int { kCls, kMax, kMean, kMeanSqrtLength, kWeightedMean, kLastToken };
@@ -182,7 +183,7 @@ struct Kernels {
   void (*layer_norm)(const NormTask&);
   void (*embed)(const EmbeddingTask&);
   void (*attention)(const AttentionTask&);
-  int64_t (*attention_scratch)(int tokens, int head_size);
+  int64_t (*attention_scratch)(Precision precision, int tokens, int head_size);
   void (*pool)(const PoolingTask&);
   void (*add_scaled)(float* sums, const float* values, float scale, int columns);  // whole vectors
   void (*normalize)(float* row, int64_t columns);

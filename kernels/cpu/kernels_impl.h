@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gelu_table.h"
 #include "kernels.h"
 
 #define FASTSAL_STRING2(x) #x
@@ -25,6 +26,7 @@ namespace {
 #include "convert.h"
 #include "matmul.h"
 #include "layers.h"
+#include "attention.h"
 #include "pool.h"
 #include "peak.h"
 }  // namespace

@@ -1,12 +1,12 @@
 // exp, tanh, erf and the activations, a vector at a time. Included by the kernel files inside their own namespace.
-// Error bounds (maximum over all floats against float64) are tested in tests/kernels/test_activations.py.
+// Error bounds (maximum over all floats against float64) are tested in tests/kernels/test_cpu_activations.py.
 
 FASTSAL_INLINE Vec select(IntVec condition, Vec yes, Vec no) { return condition ? yes : no; }
 
 // exp(x) = 2^n exp(r), |r| <= ln(2)/2; exactly 0 below -87.3, infinity above 88.7.
 FASTSAL_INLINE Vec exp(Vec x) {
-  const Vec clamped = min(max(x, splat(-87.33f)), splat(88.72f));
-  const Vec shifter = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec clamped = max(splat(-87.34f), min(splat(88.8f), x));  // NaN stays NaN
+  const Vec shifter = splat(12582912.f);                          // 1.5 * 2^23: adding it rounds to an integer
   const Vec n = multiply_add(clamped, 1.44269504f, shifter) - shifter;
   const Vec r = multiply_add(n, -1.42860677e-6f, multiply_add(n, -0.693145752f, clamped));
   Vec p = splat(1.98412698e-4f);
@@ -17,13 +17,17 @@ FASTSAL_INLINE Vec exp(Vec x) {
   p = multiply_add(p, r, 0.5f);
   p = multiply_add(p * r, r, r);
   p = p + 1.f;
+#if FASTSAL_LANES == 16
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ);
+  return (Vec)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)n);
+#else
   // 2^n in two halves, so that n = 128 and results near the ends stay exact.
   const IntVec exponent = __builtin_convertvector(n, IntVec);
   const IntVec half = exponent >> 1;
   const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
   const Vec second = reinterpret_cast<Vec>((exponent - half + 127) << 23);
-  const Vec result = p * first * second;
-  return select(x < -87.33f, splat(0.f), select(x > 88.72f, splat(__builtin_inff()), select(x == x, result, x)));
+  return select(x < -87.33f, Vec{}, p * first * second);
+#endif
 }
 
 FASTSAL_INLINE Vec sigmoid(Vec x) { return 1.f / (1.f + exp(-x)); }
@@ -70,7 +74,45 @@ FASTSAL_INLINE Vec erf(Vec x) {
   return select(size < 0.92f, near, select(x == x, far, x));
 }
 
+#if FASTSAL_LANES == 16
+FASTSAL_INLINE Vec look_up(const float* table, IntVec index) {
+  // All lanes kept: the form without a mask makes gcc 12 warn inside its own header.
+  return (Vec)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)index, (__m512)load(table));
+}
+typedef GeluTable16 Gelu;
+static const Gelu &kErfGelu = kErfGelu16, &kTanhGelu = kTanhGelu16;
+#elif FASTSAL_LANES == 8
+FASTSAL_INLINE Vec look_up(const float* table, IntVec index) {
+  return (Vec)_mm256_permutevar8x32_ps((__m256)load(table), (__m256i)index);
+}
+typedef GeluTable8 Gelu;
+static const Gelu &kErfGelu = kErfGelu8, &kTanhGelu = kTanhGelu8;
+#endif
+
+#if FASTSAL_LANES >= 8
+FASTSAL_INLINE Vec gelu_by_table(Vec x, const Gelu& table) {
+  const Vec size = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(x) & 0x7fffffff);
+  const Vec a = min(splat(table.limit), size);  // NaN stays NaN
+  const Vec shifter = splat(12582912.f);        // 1.5 * 2^23: adding it rounds to an integer, in the sum's last bits
+  const Vec shifted = multiply_add(a, table.inverse_spacing, shifter);
+  const IntVec piece = reinterpret_cast<IntVec>(shifted);
+  const Vec distance = multiply_add(shifted - shifter, -table.spacing, a);
+  constexpr int kDegree = sizeof(table.coefficients) / sizeof(table.coefficients[0]) - 1;
+  Vec t = look_up(table.coefficients[kDegree], piece);
+#pragma GCC unroll 8
+  for (int power = kDegree - 1; power >= 0; --power)
+    t = multiply_add(t, distance, look_up(table.coefficients[power], piece));
+  return multiply_add(size, t, x * 0.5f);
+}
+FASTSAL_INLINE Vec gelu(Vec x) { return gelu_by_table(x, kErfGelu); }
+FASTSAL_INLINE Vec gelu_tanh(Vec x) { return gelu_by_table(x, kTanhGelu); }
+#else
 FASTSAL_INLINE Vec gelu(Vec x) { return (x * 0.5f) * (1.f + erf(x * 0.707106781f)); }
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u))
+FASTSAL_INLINE Vec gelu_tanh(Vec x) {
+  return x / (1.f + exp(x * multiply_add(x * x, splat(-0.0713548163f), -1.59576912f)));
+}
+#endif
 
 template <Activation kKind>
 FASTSAL_INLINE Vec activation(Vec x) {
@@ -101,8 +143,8 @@ FASTSAL_INLINE Vec activation(Vec x) {
     }
     case Activation::gelu:
       return gelu(x);
-    case Activation::gelu_tanh:  // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u))
-      return x / (1.f + exp(x * multiply_add(x * x, splat(-0.0713548163f), -1.59576912f)));
+    case Activation::gelu_tanh:
+      return gelu_tanh(x);
     case Activation::quick_gelu:
       return x / (1.f + exp(x * -1.702f));
     case Activation::gelu_10: {

@@ -34,6 +34,14 @@ FASTSAL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 FASTSAL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
 // The first `count` lanes, 0 <= count <= kLanes; the other lanes are zeros, or stay unwritten.
+#if FASTSAL_LANES == 16
+FASTSAL_INLINE Vec load_partial(const float* from, int count) {
+  return (Vec)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+}
+FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), (__m512)value);
+}
+#else
 FASTSAL_INLINE Vec load_partial(const float* from, int count) {
   float lanes[kLanes] = {};
   for (int i = 0; i < kLanes; ++i)
@@ -46,6 +54,7 @@ FASTSAL_INLINE void store_partial(float* to, Vec value, int count) {
   for (int i = 0; i < kLanes; ++i)
     if (i < count) to[i] = lanes[i];
 }
+#endif
 
 // A vector, or what is left of one: `count` columns from here on.
 FASTSAL_INLINE Vec load_columns(const float* from, int count) {
