@@ -1,7 +1,6 @@
 // Rows of floats -> operands of the matrix products. Included by the kernel files inside their own namespace.
 
 typedef uint16_t HalfVec __attribute__((vector_size(FASTSAL_LANES * 2), aligned(2), may_alias));
-typedef uint8_t ByteVec __attribute__((vector_size(FASTSAL_LANES), aligned(1), may_alias));
 
 FASTSAL_INLINE void store_bfloat16_as_float(float* to, const uint16_t* from) {
   const IntVec bits = __builtin_convertvector(*reinterpret_cast<const HalfVec*>(from), IntVec) << 16;
@@ -27,6 +26,15 @@ static void convert_to_bfloat16(const ConvertTask& task) {
 }
 #endif
 
+#if defined(FASTSAL_INT8_DOT)
+// Rounds to the nearest, ties to even, and adds; the result is in [0, 256] and saturates.
+FASTSAL_INLINE void store_bytes(char* to, Vec x, IntVec zero) {
+  const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, (__m512)x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_maskz_cvtusepi32_epi8(0xffff, _mm512_add_epi32(rounded, (__m512i)zero)));
+}
+#endif
+
 // Every group of a row gets a scale s and a zero point z: q = round(x / s) + z in [0, 255], and 0 is exact. Stored are
 // bytes q, or where there is no instruction for them the integers q - z as floats.
 static void convert_to_int8(const ConvertTask& task) {
@@ -44,7 +52,7 @@ static void convert_to_int8(const ConvertTask& task) {
         store(values + c, value);
         low = min(value, low);
         high = max(value, high);
-        check += value * 0.f;
+        check = multiply_add(value, 0.f, check);
       }
       const float lowest = -max_lane(-low), highest = max_lane(high);
       const float range = highest - lowest;
@@ -54,11 +62,11 @@ static void convert_to_int8(const ConvertTask& task) {
       scales[0] = scale + sum(check);  // NaN and infinity go on into the result
       scales[1] = scales[0] * zero[0];
       for (int c = 0; c < count; c += kLanes) {
-        const Vec shifted = min(max(round_to_even(load(values + c) * inverse) + zero, splat(0.f)), splat(255.f));
+        const Vec scaled = load(values + c) * inverse;
 #if defined(FASTSAL_INT8_DOT)
-        *reinterpret_cast<ByteVec*>(output + begin + c) =
-            __builtin_convertvector(__builtin_convertvector(shifted, IntVec), ByteVec);
+        store_bytes(output + begin + c, scaled, __builtin_convertvector(zero, IntVec));
 #else
+        const Vec shifted = min(max(round_to_even(scaled) + zero, splat(0.f)), splat(255.f));
         store(reinterpret_cast<float*>(output) + begin + c, shifted - zero);
 #endif
       }

@@ -73,26 +73,29 @@ struct Tile {
   float* output;
   int64_t output_stride;
   bool add;     // to what is in the output
-  bool finish;  // bias and activation
+  bool finish;  // apply the activation
   Activation activation;
 };
 
-template <int kRows, int kVectors>
-FASTSAL_INLINE void finish_tile(const Tile& tile, const Vec (&sums)[kRows][kVectors], bool add, bool finish) {
-  const float* bias = tile.bias;
+// The pointers of a tile's rows, one register each. Loaded as a vector, as the compiler would, they would have to wait
+// until the caller's stores of the single pointers, and so the tile before, have left the pipeline.
+template <typename Unit, int kRows>
+FASTSAL_INLINE void load_row_pointers(const Tile& tile, const Unit* (&rows)[kRows]) {
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
-    float* output = tile.output + i * tile.output_stride;
-#pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) {
-      Vec value = sums[i][j];
-      if (add) value += load(output + j * kLanes);
-      if (finish) value += load(bias + j * kLanes);
-      store(output + j * kLanes, value);
-    }
+    rows[i] = static_cast<const Unit*>(tile.rows[i]);
+    __asm__("" : "+r"(rows[i]));
   }
-  if (finish) activate(tile.output, tile.output_stride, kRows, kVectors * kLanes, tile.activation);
 }
+
+// What a tile adds to: the bias, or after the first chunk of k what is in the output.
+struct Start {
+  const float* values;
+  int64_t stride;
+
+  explicit Start(const Tile& tile)
+      : values(tile.add ? tile.output : tile.bias), stride(tile.add ? tile.output_stride : 0) {}
+};
 
 template <typename Format>
 struct SumTile {
@@ -100,11 +103,19 @@ struct SumTile {
   static void run(const Tile& tile) {
     typedef typename Format::Unit Unit;
     const Unit* rows[kRows];
-    for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const Unit*>(tile.rows[i]);
+    load_row_pointers(tile, rows);
     Vec sums[kRows][kVectors] = {};
     multiply<Format, kRows, kVectors>(rows, static_cast<const Unit*>(tile.panel), kVectors * kLanes,
                                       (tile.k_count + Format::kDepth - 1) / Format::kDepth, sums);
-    finish_tile<kRows, kVectors>(tile, sums, tile.add, tile.finish);
+    const Start start(tile);
+    float* output = tile.output;
+    const int64_t stride = tile.output_stride;
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j)
+        store(output + i * stride + j * kLanes, sums[i][j] + load(start.values + i * start.stride + j * kLanes));
+    if (tile.finish) activate(output, stride, kRows, kVectors * kLanes, tile.activation);
   }
 };
 
@@ -117,39 +128,39 @@ struct GroupTile {
     typedef typename Format::Unit Unit;
     constexpr int kWidth = kVectors * kLanes;
     const Unit* rows[kRows];
-    for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const Unit*>(tile.rows[i]);
+    load_row_pointers(tile, rows);
+    const float* const* row_scales = tile.row_scales;
     const Unit* panel = static_cast<const Unit*>(tile.panel);
     const float* scales = tile.panel_scales;
-    for (int k = 0; k < tile.k_count; k += kGroup) {
-      const int count = tile.k_count - k < kGroup ? tile.k_count - k : kGroup;
+    float* output = tile.output;
+    const int64_t stride = tile.output_stride;
+    const int k_count = tile.k_count;
+    Start start(tile);
+    for (int k = 0; k < k_count; k += kGroup) {
+      const int count = k_count - k < kGroup ? k_count - k : kGroup;
       const int steps = (count + Format::kDepth - 1) / Format::kDepth;
       typename Format::Sum sums[kRows][kVectors] = {};
       multiply<Format, kRows, kVectors>(rows, panel, kWidth, steps, sums);
-      const bool add = tile.add || k > 0;
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        float* output = tile.output + i * tile.output_stride;
-        const float* row_scale = tile.row_scales[i] + 2 * (k / kGroup);
+        const float* row_scale = row_scales[i] + 2 * (k / kGroup);
+        const Vec scale = splat(row_scale[0]), zero = splat(row_scale[1]);
 #pragma GCC unroll 8
         for (int j = 0; j < kVectors; ++j) {
           const Vec scaled = __builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes);
-          Vec value = add ? load(output + j * kLanes) : Vec{};
-          if (kZeroPoints) value = multiply_add(load(scales + kWidth + j * kLanes), row_scale[1], value);
-          value = multiply_add(scaled, row_scale[0], value);
-          store(output + j * kLanes, value);
+          Vec value = load(start.values + i * start.stride + j * kLanes);
+          if (kZeroPoints) value = multiply_add(load(scales + kWidth + j * kLanes), zero, value);
+          value = multiply_add(scaled, scale, value);
+          store(output + i * stride + j * kLanes, value);
         }
         rows[i] += steps;
       }
+      start.values = output;
+      start.stride = stride;
       panel += static_cast<int64_t>(steps) * kWidth;
       scales += 2 * kWidth;
     }
-    if (!tile.finish) return;
-    for (int i = 0; i < kRows; ++i) {
-      float* output = tile.output + i * tile.output_stride;
-      for (int j = 0; j < kVectors; ++j)
-        store(output + j * kLanes, load(output + j * kLanes) + load(tile.bias + j * kLanes));
-    }
-    activate(tile.output, tile.output_stride, kRows, kWidth, tile.activation);
+    if (tile.finish) activate(output, stride, kRows, kWidth, tile.activation);
   }
 };
 
