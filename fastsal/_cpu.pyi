@@ -1,5 +1,6 @@
 """fastsal's CPU kernels (kernels/cpu/module.cpp). Arrays are contiguous CPU tensors or anything with DLPack."""
 
+from enum import Enum
 from typing import Any, TypeAlias
 
 Array: TypeAlias = Any
@@ -10,6 +11,11 @@ def selected_instruction_set() -> str: ...
 def activate(values: Array, activation: str) -> None: ...
 def peak_rate(precision: str) -> float: ...
 def product_rate(precision: str, rows: int, in_features: int, out_features: int) -> float: ...
+
+class Scheme(Enum):
+    by_cost = ...
+    block_per_thread = ...
+    shared_blocks = ...
 
 class Layer:
     def __init__(
@@ -83,6 +89,7 @@ class Encoder:
         cu_seqlens: Array,
         output: Array,
         threads: int,
+        scheme: Scheme = ...,
     ) -> None: ...
     def profile(
         self, *, pooling: Pooling, input_ids: Array, position_ids: Array, token_type_ids: Array, cu_seqlens: Array

@@ -81,9 +81,10 @@ void Encoder::hidden_states(const Batch& batch, bool all_layers, float* output, 
   ForwardPass(*this, batch, threads).hidden_states(all_layers, output);
 }
 
-void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads) const {
+void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads,
+                                  Scheme scheme) const {
   check(batch);
-  ForwardPass(*this, batch, threads).sentence_embeddings(pooling, output);
+  ForwardPass(*this, batch, threads, scheme).sentence_embeddings(pooling, output);
 }
 
 Profile Encoder::profile(const Batch& batch, const Pooling& pooling, float* output) const {

@@ -27,6 +27,9 @@ Activation activation_from_name(const std::string& name);
 struct Pooling;
 struct Profile;
 
+// How threads share the work: a block of sentences for each, or all on one block after the other.
+enum class Scheme { by_cost, block_per_thread, shared_blocks };
+
 class Encoder {
  public:
   Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights);
@@ -40,7 +43,9 @@ class Encoder {
   void hidden_states(const Batch& batch, bool all_layers, float* output, int threads) const;
 
   // output: (B, pooling.output_size()). Throws also std::invalid_argument for a sentence that the convolutions refuse.
-  void sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads) const;
+  // The scheme changes no bit of it; one is named to measure it.
+  void sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads,
+                           Scheme scheme = Scheme::by_cost) const;
 
   // As sentence_embeddings, on one thread; tells where the time went.
   Profile profile(const Batch& batch, const Pooling& pooling, float* output) const;

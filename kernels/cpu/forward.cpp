@@ -15,8 +15,9 @@ constexpr int64_t kBlockTokens = 128;
 // A block shared by all threads is larger, so that fewer barriers are met.
 constexpr int64_t kSharedBlockTokens = 256;
 
-// Threads share blocks where a block per thread would leave them waiting for longer than this factor of the mean load.
-constexpr double kMaxImbalance = 1.15;
+// Threads share blocks where with a block for each the longest would work for more than this factor of the mean:
+// sharing costs 0..6 % (benchmarks/test_cpu_schemes.py).
+constexpr double kMaxImbalance = 1.05;
 
 // Rows apart by whole vectors and one more: a stride of a power of two would put a tile's rows into one cache set, and
 // the attention kernel may read a vector past a row's end.
@@ -36,7 +37,7 @@ LinearTask linear_task(const PackedLinear& weights, const Operand& input, float*
 
 }  // namespace
 
-ForwardPass::ForwardPass(const Encoder& encoder, const Batch& batch, int threads)
+ForwardPass::ForwardPass(const Encoder& encoder, const Batch& batch, int threads, Scheme scheme)
     : encoder_(encoder),
       kernels_(encoder.kernels_),
       spec_(encoder.spec_),
@@ -46,15 +47,16 @@ ForwardPass::ForwardPass(const Encoder& encoder, const Batch& batch, int threads
       qkv_stride_(stride_of(3 * int64_t{spec_.hidden_size}, kernels_.lanes)),
       query_stride_(stride_of(round_up(spec_.hidden_size, kernels_.panel_width), kernels_.lanes)),
       embedding_stride_(stride_of(spec_.embedding_size, kernels_.lanes)) {
-  plan_blocks();
+  plan_blocks(scheme);
 }
 
-void ForwardPass::plan_blocks() {
+void ForwardPass::plan_blocks(Scheme scheme) {
   const auto cut = [&](int64_t target) { return cut_into_blocks(batch_.cu_seqlens, batch_.num_sentences, target); };
   const int64_t rounds = (batch_.num_tokens + threads_ * kBlockTokens - 1) / (threads_ * kBlockTokens);
   const int64_t target = rounds > 0 ? (batch_.num_tokens + rounds * threads_ - 1) / (rounds * threads_) : kBlockTokens;
   blocks_ = cut(target);
-  share_blocks_ = threads_ > 1 && imbalance(blocks_, threads_) > kMaxImbalance;
+  share_blocks_ = scheme == Scheme::by_cost ? threads_ > 1 && imbalance(blocks_, threads_) > kMaxImbalance
+                                            : scheme == Scheme::shared_blocks;
   if (share_blocks_) blocks_ = cut(kSharedBlockTokens);
   for (const Block& block : blocks_) max_rows_ = std::max(max_rows_, block.rows);
   for (int64_t s = 0; s < batch_.num_sentences; ++s)

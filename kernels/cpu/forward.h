@@ -13,7 +13,7 @@ namespace fastsal {
 
 class ForwardPass {
  public:
-  ForwardPass(const Encoder& encoder, const Batch& batch, int threads);
+  ForwardPass(const Encoder& encoder, const Batch& batch, int threads, Scheme scheme = Scheme::by_cost);
 
   void hidden_states(bool all_layers, float* output);
   void profile_into(Profile* profile) { profile_ = profile; }  // one thread only
@@ -40,7 +40,7 @@ class ForwardPass {
     int64_t floats = 0;        // of all that is shared
   };
 
-  void plan_blocks();
+  void plan_blocks(Scheme scheme);
   void run();
   Workspace carve(float* memory, int members) const;
   int64_t workspace_floats(int members) const;
@@ -78,7 +78,7 @@ class ForwardPass {
   const Batch& batch_;
   const int threads_;
   std::vector<Block> blocks_;
-  bool share_blocks_ = false;  // all threads on one block, else a block per thread
+  bool share_blocks_ = false;
   int max_rows_ = 0;           // of a block
   int max_tokens_ = 0;         // of a sentence
   int64_t hidden_stride_, qkv_stride_, query_stride_, embedding_stride_;

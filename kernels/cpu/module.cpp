@@ -181,6 +181,11 @@ NB_MODULE(_cpu, m) {
       nb::arg("precision"), nb::arg("rows"), nb::arg("in_features"), nb::arg("out_features"),
       "Operations per second of one core for a matrix product.");
 
+  nb::enum_<fastsal::Scheme>(m, "Scheme", "How threads share the work of a call; it changes no bit of the result.")
+      .value("by_cost", fastsal::Scheme::by_cost)
+      .value("block_per_thread", fastsal::Scheme::block_per_thread)
+      .value("shared_blocks", fastsal::Scheme::shared_blocks);
+
   nb::class_<LayerArrays>(m, "Layer",
                           "The parameters of one layer, each a (weight, bias) pair of float32 arrays; for int8 also "
                           "what the columns of two inputs are divided by.")
@@ -313,16 +318,16 @@ NB_MODULE(_cpu, m) {
           "sentence_embeddings",
           [](const PyEncoder& self, const Pooling& pooling, const std::optional<Ids>& ids,
              const std::optional<Matrix>& vectors, const Ids& positions, const Ids& types, const Ids& cu_seqlens,
-             Array<float, 2> output, int threads) {
+             Array<float, 2> output, int threads, fastsal::Scheme scheme) {
             const fastsal::Batch batch = batch_of(self, ids, vectors, positions, types, cu_seqlens);
             if (static_cast<int64_t>(output.shape(0)) != batch.num_sentences ||
                 static_cast<int64_t>(output.shape(1)) != pooling.output_size())
               wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()),
                     shape(output.shape(0), output.shape(1)));
             nb::gil_scoped_release unlocked;
-            self.encoder->sentence_embeddings(batch, pooling, output.data(), threads);
+            self.encoder->sentence_embeddings(batch, pooling, output.data(), threads, scheme);
           },
           nb::kw_only(), nb::arg("pooling"), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(),
           nb::arg("position_ids"), nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(),
-          nb::arg("threads"));
+          nb::arg("threads"), nb::arg("scheme") = fastsal::Scheme::by_cost);
 }

@@ -14,7 +14,8 @@ import pytest
 import torch
 from random_encoder import random_batch, random_encoder, random_tokens
 
-from fastsal.backends.cpu import CpuEncoder
+from fastsal._cpu import Scheme
+from fastsal.backends.cpu import CpuEncoder, _batch_arguments
 from fastsal.packing import pack_token_lists
 from fastsal.pooling import PoolingSpec
 
@@ -62,7 +63,8 @@ def test_a_forked_child_computes_after_its_parent_did(two_threads):
     script = """
 import os, sys, torch
 from random_encoder import random_batch, random_encoder
-from fastsal.backends.cpu import CpuEncoder
+from fastsal._cpu import Scheme
+from fastsal.backends.cpu import CpuEncoder, _batch_arguments
 torch.set_num_threads(2)
 encoder, batch = CpuEncoder(*random_encoder(4, 16, 256)), random_batch([40] * 20)
 expected = encoder.hidden_states(batch)
@@ -124,7 +126,8 @@ def test_a_large_batch_needs_little_beyond_its_result(two_threads):
     script = """
 import resource, torch
 from random_encoder import random_encoder, random_tokens
-from fastsal.backends.cpu import CpuEncoder
+from fastsal._cpu import Scheme
+from fastsal.backends.cpu import CpuEncoder, _batch_arguments
 from fastsal.packing import pack_token_lists
 from fastsal.pooling import PoolingSpec
 torch.set_num_threads(2)
@@ -156,3 +159,21 @@ def test_results_do_not_depend_on_what_scratch_memory_held(two_threads):
     expected = encoder.hidden_states(pack_token_lists(sentences))
     assert poison.hidden_states(pack_token_lists(sentences)).isnan().any()
     assert torch.equal(encoder.hidden_states(pack_token_lists(sentences)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_how_threads_share_the_work_changes_no_bit(dtype):
+    spec, weights = random_encoder()
+    encoder = CpuEncoder(spec, weights, dtype)
+    pooling = encoder._pooling(PoolingSpec(("mean", "max")))
+    batch = random_batch([1, 2, 17, 40, 5, 130, 31, 3])
+    results = []
+    for threads in (1, 2, 3):
+        for scheme in Scheme:
+            output = torch.full((batch.num_sentences, 2 * spec.hidden_size), torch.nan)
+            encoder._native.sentence_embeddings(
+                pooling=pooling, **_batch_arguments(batch), output=output, threads=threads, scheme=scheme
+            )
+            results.append(output)
+    assert not results[0].isnan().any()
+    assert all(torch.equal(result, results[0]) for result in results)
