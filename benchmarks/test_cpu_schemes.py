@@ -3,7 +3,7 @@
     pytest benchmarks/test_cpu_schemes.py --benchmark-only
 
 A block of sentences for each thread needs no barriers but leaves threads waiting where the blocks differ; sharing every
-block costs barriers. The table gives both times and the choice. `kMaxImbalance` in kernels/cpu/forward.cpp comes of it.
+block costs barriers. The table gives both times and the choice; `kMaxImbalance` (kernels/cpu/forward.cpp) rests on it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -156,7 +158,7 @@ def _layer(layer: LayerWeights, qkv_smoothing: Tensor | None, up_smoothing: Tens
     )
 
 
-def _batch_arguments(batch: PackedBatch) -> dict[str, Tensor | None]:
+def _batch_arguments(batch: PackedBatch) -> dict[str, Any]:
     return {
         "input_ids": batch.input_ids,
         "inputs_embeds": None if batch.inputs_embeds is None else _floats(batch.inputs_embeds),
