@@ -51,6 +51,11 @@ class Call(NamedTuple):
     return_dict: bool
 
     @property
+    def inputs(self) -> tuple[Tensor | None, ...]:
+        """The five tensors, in the order of `INPUT_NAMES`."""
+        return self.input_ids, self.attention_mask, self.token_type_ids, self.position_ids, self.inputs_embeds
+
+    @property
     def tokens(self) -> Any:
         """`input_ids` or `inputs_embeds`, whichever is given."""
         return self.inputs_embeds if self.input_ids is None else self.input_ids
@@ -64,8 +69,6 @@ class Call(NamedTuple):
 
 def environment_reason() -> str | None:
     """What about the state of torch the kernels do not follow: tracing, transforms, modes, hooks; else None."""
-    if torch.compiler.is_compiling():
-        return "torch.compile or torch.export is tracing"
     if torch.jit.is_tracing():
         return "torch.jit is tracing"
     if torch._C._functorch.peek_interpreter_stack() is not None:

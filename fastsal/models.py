@@ -18,11 +18,12 @@ from transformers.models.bert.modeling_bert import BertModel
 
 from fastsal.backends import BACKENDS
 from fastsal.backends.reference import reference_sentence_embeddings
+from fastsal.compilation import encode, note_traced_reference, register, why_not_encode
 from fastsal.coverage import Call, NotCoveredError, bind_call, environment_reason
 from fastsal.output_recording import register_recorders
 from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
 from fastsal.pooling import PoolingSpec
-from fastsal.preparation import EncoderStatus, Plan, Preparation, make_plan, make_settings
+from fastsal.preparation import EncoderStatus, Plan, Preparation, Settings, make_plan, make_settings
 from fastsal.spec import EncoderSpec
 
 logger = logging.getLogger("fastsal")
@@ -40,10 +41,22 @@ class FastEncoderMixin(nn.Module):
     cache in ``__dict__``, outside parameters, buffers, state dict and config; copies and pickles keep the settings.
     """
 
+    _fastsal: Preparation
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._prepare_anew(Settings())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare_anew(self._fastsal.settings, self._fastsal.refusal)
+
+    @torch.compiler.disable
     def fastsal_status(self) -> EncoderStatus:
         """Who computes this encoder, in which dtype, and why."""
-        return self._preparation.status(self)
+        return self._fastsal.status(self)
 
+    @torch.compiler.disable(reason="sentences as lists are no tensors: compile a call of the encoder instead")
     def sentence_embeddings(
         self, token_lists: TokenLists, pooling: str | tuple[str, ...] | PoolingSpec = "mean", normalize: bool = True
     ) -> Tensor:
@@ -82,7 +95,7 @@ class FastEncoderMixin(nn.Module):
             self._note_fallback(plan)
             hidden_size: Any = self.config.hidden_size  # type: ignore[union-attr]
             return reference_sentence_embeddings(super().forward, batch, pooling, hidden_size, table.device)
-        embeddings = self._preparation.encoder(self).sentence_embeddings(batch, pooling)
+        embeddings = self._fastsal.encoder(self).sentence_embeddings(batch, pooling)
         return embeddings.to(plan.parameter_dtype)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,18 +110,15 @@ class FastEncoderMixin(nn.Module):
         finally:
             self.__class__ = fast_class
 
-    @property
-    def _preparation(self) -> Preparation:
-        preparation = self.__dict__.get("_fastsal")
-        if preparation is None:
-            # accelerate() did not make this model; setdefault, as two threads may make its first call
-            preparation = self.__dict__.setdefault("_fastsal", Preparation())
-        return preparation
+    def _prepare_anew(self, settings: Settings, refusal: str | None = None) -> None:
+        """Drop what is prepared, and take these settings."""
+        self.__dict__["_fastsal"] = preparation = Preparation(settings, refusal)
+        register(preparation.handle, self)
 
     def _replicate_for_data_parallel(self) -> Any:
         replica = super()._replicate_for_data_parallel()
         # its weights are plain attributes on another device and live for one call
-        replica.__dict__["_fastsal"] = Preparation(self._preparation.settings, refusal="this is a DataParallel replica")
+        replica._prepare_anew(self._fastsal.settings, refusal="this is a DataParallel replica")
         return replica
 
     def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
@@ -123,6 +133,10 @@ class FastEncoderMixin(nn.Module):
         return super().forward(*args, **kwargs)
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (self._traced_forward if torch.compiler.is_compiling() else self._eager_forward)(args, kwargs)
+
+    @torch.compiler.disable  # what a graph break leaves to Python must not be traced piece by piece
+    def _eager_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._plan()
         if isinstance(plan, str):
             self._note_fallback(plan)
@@ -136,9 +150,35 @@ class FastEncoderMixin(nn.Module):
             return self._reference(args, kwargs)
         return self._compute(call, spec, plan.parameter_dtype, args, kwargs)
 
+    def _traced_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What torch.compile traces: one operator, or the reference's modules. An exported graph gets the latter, since
+        it has to run without fastsal's modules."""
+        preparation = self._fastsal
+        handle, strict = preparation.handle, preparation.settings.refuses_reference
+        if torch.compiler.is_exporting():
+            return self._reference(args, kwargs)
+        call: Call | str | None = why_not_encode(handle)
+        if call is None:
+            table: Tensor = self.embeddings.word_embeddings.weight  # type: ignore[union-attr, assignment]
+            call = bind_call(self.config, table.shape[1], table.dtype, table.device, args, kwargs)
+        if isinstance(call, str):
+            if strict:
+                raise NotCoveredError(f"{type(self).__name__}: the kernels do not cover what torch.compile traces")
+            note_traced_reference(handle)
+            return self._reference(args, kwargs)
+        stacked, *pooled = encode(
+            [*self.parameters(), *self.buffers()],
+            handle,
+            self.config.num_hidden_layers,  # type: ignore[union-attr]
+            *call.inputs,
+            call.output_hidden_states,
+        )
+        states = stacked.unbind(0)
+        return self._assemble(states[-1], pooled[0] if pooled else None, states, call)
+
     def _plan(self) -> Plan | str:
         """The plan by which the kernels compute now, or why they don't."""
-        preparation = self._preparation
+        preparation = self._fastsal
         reason = environment_reason() or preparation.refusal
         if reason is not None:
             return reason
@@ -160,8 +200,8 @@ class FastEncoderMixin(nn.Module):
         Raises:
             NotCoveredError: ``strict=True`` was asked for.
         """
-        preparation = self._preparation
-        if preparation.settings.strict and preparation.settings.backend != "reference":
+        preparation = self._fastsal
+        if preparation.settings.refuses_reference:
             raise NotCoveredError(f"{type(self).__name__}: the kernels do not cover this: {reason}")
         if reason is _GRADIENTS_WANTED and preparation.last_fallback is None:
             logger.warning("%s runs in the reference, at its speed: %s", type(self).__name__, reason)
@@ -194,8 +234,8 @@ class FastEncoderMixin(nn.Module):
                 return self._reference_with_zeros(mask, call, args, kwargs)
             batch, token_index = pack_padded(mask, *inputs)
 
-        self._preparation.last_fallback = None
-        packed = self._preparation.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
+        self._fastsal.last_fallback = None
+        packed = self._fastsal.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
         packed = packed.to(dtype)
         states = tuple(
             layer.view(*shape, -1) if token_index is None else unpack(layer, token_index, *shape)
@@ -295,18 +335,20 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
 
     for encoder in encoders:
         encoder.__class__ = FAST_CLASSES.get(type(encoder), type(encoder))
-        encoder.__dict__["_fastsal"] = Preparation(settings)
+    for fast in fast_encoders(model).values():
+        fast._prepare_anew(settings)
     _change_sentence_transformer(model, fast=True)
     return model
 
 
 def restore(model: M) -> M:
     """Undo `accelerate` everywhere in `model`, in place, and drop the packed weights. Returns `model`."""
-    for module in model.modules():
-        if type(module) in FAST_CLASSES.values():
-            module.__class__ = _reference_class(type(module))
-        if isinstance(module, nn.Module):
-            module.__dict__.pop("_fastsal", None)
+    for encoder in fast_encoders(model).values():
+        if type(encoder) in FAST_CLASSES.values():
+            encoder.__class__ = _reference_class(type(encoder))  # type: ignore[assignment]
+            del encoder.__dict__["_fastsal"]
+        else:  # a subclass of the user's
+            encoder._prepare_anew(Settings())
     _change_sentence_transformer(model, fast=False)
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import nn
 
 from fastsal.architectures import EncoderReading, read_encoder
 from fastsal.backends import DTYPES, Backend, BackendError, PreparedEncoder, choose_backend, dtype_name
+
+_handles = itertools.count()
 
 # One lock for all models: preparing is rare, and objects without a lock can be copied and pickled.
 _prepare_lock = threading.Lock()
@@ -40,6 +43,10 @@ class Settings:
     dtype: str | None = None
     backend: str = "auto"
     strict: bool = False
+
+    @property
+    def refuses_reference(self) -> bool:
+        return self.strict and self.backend != "reference"
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,7 @@ class Preparation:
         self.settings = settings
         self.refusal = refusal
         self.last_fallback: str | None = None
+        self.handle = next(_handles)  # a number that nothing else in this process has
         # The encoder is None until first used. One tuple, so that another thread sees both or neither.
         self._current: tuple[Plan, PreparedEncoder | None] | None = None
 

@@ -86,6 +86,7 @@ class SentenceEncoder(SentenceTransformer):
         else:
             accelerate(self, dtype=dtype, backend=backend)
 
+    @torch.compiler.disable(reason="texts are no tensors: compile a call of the model instead")
     @deprecated_kwargs(sentences="inputs")
     def encode(
         self,
@@ -286,7 +287,7 @@ class SentenceEncoder(SentenceTransformer):
             return plan
         if device is not None and torch.empty(0, device=device).device != plan.device:
             return f"the model has to move to {device}"
-        return pipeline, plan, pipeline.encoder._preparation.encoder(pipeline.encoder)
+        return pipeline, plan, pipeline.encoder._fastsal.encoder(pipeline.encoder)
 
 
 class _Progress:

@@ -247,12 +247,12 @@ def test_weights_are_packed_once_and_again_only_after_a_change(fast, monkeypatch
 
 def test_old_packed_weights_are_freed(fast):
     run(fast)
-    old = weakref.ref(fast._preparation.encoder(fast))
+    old = weakref.ref(fast._fastsal.encoder(fast))
     fast.embeddings.LayerNorm.bias.add_(1)
     run(fast)
     gc.collect()
     assert old() is None
-    current = weakref.ref(fast._preparation.encoder(fast))
+    current = weakref.ref(fast._fastsal.encoder(fast))
     fastsal.restore(fast)
     gc.collect()
     assert current() is None
@@ -285,8 +285,8 @@ def test_copies_work_and_share_nothing(model, duplicate, when):
     assert torch.equal(run(twin), expected)
     assert_ran_native(twin)
     assert twin.fastsal_status() == fast.fastsal_status()
-    assert twin._preparation is not fast._preparation
-    assert twin._preparation.encoder(twin) is not fast._preparation.encoder(fast)
+    assert twin._fastsal is not fast._fastsal
+    assert twin._fastsal.encoder(twin) is not fast._fastsal.encoder(fast)
     twin.embeddings.word_embeddings.weight.mul_(2)
     assert not torch.equal(run(twin), expected)
     assert torch.equal(run(fast), expected)

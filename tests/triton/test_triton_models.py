@@ -64,6 +64,15 @@ def test_forward(architecture, dtype, holes):
     assert fast.fastsal_status().last_fallback is None
 
 
+def test_torch_compile(architecture):
+    fast = fast_twin(model_on_device(architecture, torch.float32))
+    batch = {name: tensor.to(DEVICE) for name, tensor in random_batch().items()}
+    with torch.inference_mode():
+        expected = fast(**batch)
+        traced = torch.compile(fast, backend="aot_eager", fullgraph=True)(**batch)
+    torch.testing.assert_close(traced.to_tuple(), expected.to_tuple(), rtol=0, atol=0)
+
+
 def test_weights_that_change_are_noticed(architecture):
     model = model_on_device(architecture, torch.float32)
     fast = fast_twin(model)
