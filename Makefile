@@ -18,7 +18,7 @@ export FASTSAL_DATA ?= $(abspath ../shared/data)
 endif
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test bench check sanitize format clean
+.PHONY: demo test bench docs check sanitize format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m fastsal.demo
@@ -31,6 +31,11 @@ test: $(INSTALLED) check
 bench: $(INSTALLED)
 	mkdir -p build
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-json build/benchmarks.json
+
+# The API reference, from the docstrings: build/docs/fastsal.html
+docs: $(INSTALLED)
+	$(BIN)/python -c 'import pdoc' 2>/dev/null || $(PIP_INSTALL) pdoc
+	$(BIN)/python -W ignore -m pdoc --docformat google -o build/docs fastsal fastsal.evaluation fastsal.pooling
 
 check: $(INSTALLED)
 	$(BIN)/ruff check --quiet .

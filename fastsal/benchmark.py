@@ -73,6 +73,7 @@ class BenchReport:
     tokens: dict[str, float]
 
     def as_json(self) -> dict[str, Any]:
+        """Everything, in types that json can write."""
         return asdict(self)
 
 

@@ -259,7 +259,19 @@ class FastEncoderMixin(nn.Module):
 
 
 class FastAlbertModel(FastEncoderMixin, AlbertModel):
-    """`transformers.AlbertModel` on fastsal's kernels: the same arguments, outputs, parameters and files."""
+    """`transformers.AlbertModel` on fastsal's kernels: the same arguments, outputs, parameters and files.
+
+    A call takes `input_ids` (B, S) of int64 or int32 or `inputs_embeds` (B, S, embedding_size), and optionally
+    `attention_mask` (B, S) of any dtype, `token_type_ids` and `position_ids` (B, S) or (1, S). It returns
+    `last_hidden_state` (B, S, H) in the dtype of the parameters, zeros where masked, and `pooler_output` (B, H). Other
+    arguments, training and gradients run in the original class's forward.
+
+    Raises, from a call:
+        ValueError: both or neither of `input_ids` and `inputs_embeds` are given.
+        IndexError: an id or type outside its table.
+        RuntimeError: more columns than the model has positions.
+        NotCoveredError: the original class would have to compute, and ``strict=True`` was asked for.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._forward(args, kwargs)
@@ -272,7 +284,7 @@ class FastAlbertModel(FastEncoderMixin, AlbertModel):
 
 
 class FastBertModel(FastEncoderMixin, BertModel):
-    """`transformers.BertModel` on fastsal's kernels: the same arguments, outputs, parameters and files."""
+    """`transformers.BertModel` on fastsal's kernels; calls, results and errors as of `FastAlbertModel`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._forward(args, kwargs)

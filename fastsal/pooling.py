@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+__all__ = ["POOLING_MODES", "Convolution", "PoolingSpec"]
+
 #: sentence-transformers' names, in the order in which old configs with several flags concatenate them.
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
@@ -17,7 +19,8 @@ POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "
 class Convolution:
     """One Conv1d over the tokens: weight (out_channels, hidden_size, kernel_size), bias (out_channels,) or None.
 
-    Zero padding of ``(kernel_size - 1) // 2`` on both sides of the sentence, as sentence-transformers' CNN has it.
+    `stride` is the step from one output position to the next. Both sides of the sentence are padded with
+    ``(kernel_size - 1) // 2`` zeros, as sentence-transformers' CNN has it.
     """
 
     weight: Tensor
@@ -74,6 +77,6 @@ class PoolingSpec:
         )
 
     def output_size(self, hidden_size: int) -> int:
-        """Columns of the sentence embeddings."""
+        """Columns of the sentence embeddings of an encoder of this `hidden_size`."""
         width = sum(c.weight.shape[0] for c in self.convolutions) if self.convolutions else hidden_size
         return len(self.modes) * width

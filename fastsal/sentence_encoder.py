@@ -191,7 +191,7 @@ class SentenceEncoder(SentenceTransformer):
         return super()._inference(inputs, **kwargs) if embeddings is None else embeddings
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """As in sentence-transformers; safe to call from several threads."""
+        """As `SentenceTransformer.preprocess`, and safe to call from several threads."""
         tokenizer = getattr(self[0], "tokenizer", None)
         with tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext():
             return super().preprocess(inputs, prompt=prompt, **kwargs)

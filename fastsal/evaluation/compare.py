@@ -30,7 +30,12 @@ class Run:
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """All encoders on one task, in the order in which they were given: the first is the reference."""
+    """All encoders on one task.
+
+    Attributes:
+        task: its name.
+        runs: in the order in which the encoders were given; the first is the reference.
+    """
 
     task: str
     runs: tuple[Run, ...]

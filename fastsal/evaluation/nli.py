@@ -52,6 +52,9 @@ def score_nli(
     """Train a classifier over the frozen embeddings, and count what it and the model's own `head` get right.
 
     Args:
+        encoder: whatever has the `encode` of a SentenceTransformer: list of texts in, (n, D) array out.
+        data: a task, see `load_task`.
+        head: the classifier that the model was trained with, if it has one.
         seed: of the sample of training pairs, and of the regression.
         train_limit: number of training pairs at most.
 

@@ -30,10 +30,12 @@ FOLDER, _WEIGHTS, _CONFIG = "nli_head", "classifier.safetensors", "config.json"
 
 @dataclass(frozen=True)
 class NliHead:
-    """Attributes:
-    weight: (3, 3 D) float32.
-    bias: (3,) float32.
-    labels: the name of each row, of `NLI_LABELS`, in any order.
+    """A softmax classifier of premise and hypothesis: ``softmax(weight @ [u, v, |u - v|] + bias)``.
+
+    Attributes:
+        weight: (3, 3 D) float32.
+        bias: (3,) float32.
+        labels: the name of each row, "entailment", "neutral" and "contradiction" in any order.
 
     Raises:
         ValueError: shapes or labels that do not fit.
@@ -57,6 +59,7 @@ class NliHead:
         """The classifier of a trained loss.
 
         Args:
+            loss: sentence-transformers' `SoftmaxLoss`.
             labels: the name of each of the loss's label numbers, in their order.
 
         Raises:
@@ -73,7 +76,14 @@ class NliHead:
         return cls(weight, bias, tuple(labels))
 
     def save(self, model_folder: str | os.PathLike[str]) -> None:
-        """Write the head beside a saved model."""
+        """Write the head beside a saved model.
+
+        Args:
+            model_folder: of the model; `nli_head/` is made in it.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         folder = Path(model_folder, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         save_file({"weight": self.weight.contiguous(), "bias": self.bias.contiguous()}, folder / _WEIGHTS)
@@ -104,7 +114,13 @@ class NliHead:
             raise DataError(f"{model}: the NLI head in {FOLDER} cannot be used: {error!r}") from error
 
     def predict(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """(pairs,) label names for (pairs, D) embeddings of premises and hypotheses.
+        """The most likely label of each pair.
+
+        Args:
+            first, second: (pairs, D) float32 embeddings of the premises and of the hypotheses.
+
+        Returns:
+            (pairs,) names of `labels`.
 
         Raises:
             ValueError: the embeddings are not as wide as the head was trained for.

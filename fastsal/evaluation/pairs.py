@@ -63,7 +63,13 @@ class LabelledPairs:
 
 @dataclass(frozen=True)
 class StsData:
-    """A task of semantic textual similarity: one set of pairs, or several that were scored apart."""
+    """A task of semantic textual similarity.
+
+    Attributes:
+        task: of `STS_TASKS`.
+        source: folder, file or repository that it was read from.
+        subsets: one set of pairs, or several that were scored apart.
+    """
 
     task: str
     source: str
@@ -75,6 +81,8 @@ class NliData:
     """A task of natural language inference.
 
     Attributes:
+        task: of `NLI_TASKS`.
+        source: folder or repository that it was read from.
         train: pairs that a classifier over frozen embeddings may learn from, named after what they are.
         tests: the sets that are scored, each for itself.
     """

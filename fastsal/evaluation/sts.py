@@ -64,6 +64,8 @@ def score_sts(encoder: Encoder, data: StsData, precision: str = "float32") -> St
     """Encode all sentences of a task and correlate.
 
     Args:
+        encoder: whatever has the `encode` of a SentenceTransformer: list of texts in, (n, D) array out.
+        data: a task, see `load_task`.
         precision: of the embeddings that are compared, see `quantize_embeddings` of sentence-transformers. They are
             normalised and quantised together, so that both sentences of a pair share their ranges.
 
