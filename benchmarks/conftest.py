@@ -13,6 +13,8 @@ import pytest
 import report
 from subjects import Subject, make_subject
 
+from fastsal.information import machine_information
+
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -22,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ROWS] = []
+
+
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """What report.py says about a run."""
+    command = "pytest benchmarks/ --benchmark-only" + " --full" * config.getoption("--full")
+    machine_info["fastsal"] = {"command": command, **machine_information()}
 
 
 @pytest.fixture(scope="session")

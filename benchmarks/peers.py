@@ -62,7 +62,7 @@ def make_peer(peer: str, subject: Subject, folder: Path) -> Engine:
     path = _exported(subject, folder)
     if peer.startswith("ort"):
         return Engine(peer, dtype, "tokens", _onnxruntime(path if dtype == "float32" else _quantised(path)))
-    network = _calibrated(subject, path) if dtype == "int8" else _openvino().read_model(path)
+    network = _openvino().read_model(_calibrated(subject, path) if dtype == "int8" else path)
     hint = "bf16" if dtype == "bfloat16" else "f32"
     make = _streams if peer.endswith("-streams") else _latency
     return Engine(peer, dtype, "tokens", make(network, hint))
@@ -124,15 +124,20 @@ def _openvino() -> Any:
     return openvino.Core()
 
 
-def _calibrated(subject: Subject, path: Path) -> Any:
+def _calibrated(subject: Subject, path: Path) -> Path:
     import nncf
+    import openvino
 
-    logging.getLogger("nncf").setLevel(logging.ERROR)
-    work = subject.workload_of(make_texts("mixed", _CALIBRATION_TEXTS))
-    samples = nncf.Dataset([_features(ids, mask) for _, ids, mask in work.batches])
-    return nncf.quantize(
-        _openvino().read_model(path), samples, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(work.batches)
-    )
+    target = path.with_suffix(".int8.xml")
+    if not target.exists():
+        logging.getLogger("nncf").setLevel(logging.ERROR)
+        work = subject.workload_of(make_texts("mixed", _CALIBRATION_TEXTS))
+        samples = nncf.Dataset([_features(ids, mask) for _, ids, mask in work.batches])
+        network = _openvino().read_model(path)
+        transformer = nncf.ModelType.TRANSFORMER
+        quantised = nncf.quantize(network, samples, model_type=transformer, subset_size=len(work.batches))
+        openvino.save_model(quantised, target, compress_to_fp16=False)
+    return target
 
 
 def _latency(network: Any, hint: str) -> Callable[[Workload], np.ndarray]:

@@ -5,14 +5,15 @@ usage: python benchmarks/report.py [RESULTS.json] [--scores SCORES.json] [--int8
 RESULTS.json is what `pytest benchmarks/ --benchmark-only --benchmark-json RESULTS.json` wrote, SCORES.json what
 `fastsal eval --json` wrote, INT8.json what `benchmarks/int8_accuracy.py --json` wrote. Markdown goes to stdout, and
 with --into also between `<!-- measured: NAME -->` and `<!-- end -->` in FILE, NAME being throughput, accuracy or int8.
-With -o, plots of the results go to FOLDER: throughput against accuracy, throughput against length, cost against the
-number of sentences.
+Plots of RESULTS.json (throughput against accuracy, throughput against length, cost against the number of sentences) go
+to FOLDER, which is `plots` beside FILE where --into is given; FILE then shows them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,17 +25,20 @@ REFERENCE = "hf-float32"
 
 
 def read_results(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows of `extra_info`, and the machine by label."""
+    """Rows of `extra_info`; and date, command and machine by label."""
     content = json.loads(path.read_text(encoding="utf-8"))
     rows = [benchmark["extra_info"] for benchmark in content["benchmarks"] if benchmark["extra_info"]]
-    processor = content["machine_info"].get("cpu", {})
-    machine = {
-        "date": content["datetime"][:10],
-        "processor": processor.get("brand_raw") or content["machine_info"].get("machine", ""),
-        "threads": ", ".join(sorted({str(row["threads"]) for row in rows if "threads" in row})),
-        "python": content["machine_info"]["python_version"],
-    }
-    return rows, machine
+    return rows, {"date": content["datetime"][:10], **content["machine_info"]["fastsal"]}
+
+
+def measured_line(run: Mapping[str, str]) -> str:
+    """When, by which command and on what."""
+    versions = ", ".join(f"{package} {run[package]}" for package in ("fastsal", "torch", "transformers"))
+    kernels = run["backend cpu"].partition(": ")[2].partition(" (")[0]
+    return (
+        f"{run['date']}, `{run['command']}`, in one run on {run['processor']}, {run['threads']} threads, "
+        f"kernels for {kernels}; {versions}."
+    )
 
 
 def markdown_tables(rows: Iterable[Row]) -> str:
@@ -76,30 +80,24 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _end_to_end_table(rows: Sequence[Row]) -> str:
-    header = [
-        "engine",
-        "sentences",
-        "total s",
-        "sentences/s",
-        "tokenising s",
-        "computing s",
-        "not computing",
-        "overhead",
-    ]
-    cells = [header]
-    for row in rows:
-        cells.append(
-            [
-                row["engine"],
-                str(row["corpus"]),
-                f"{row['total_s']:.3f}",
-                f"{row['corpus'] / row['total_s']:.0f}",
-                f"{row['tokenise_s']:.3f}",
-                f"{row['compute_s']:.3f}",
-                f"{100 * row['rest_share']:.1f} %",
-                f"{100 * row['overhead']:.1f} %",
-            ]
-        )
+    parts = {
+        "tokenise_s": "tokenising s",
+        "compute_s": "computing s",
+        "rest_share": "not computing",
+        "overhead": "overhead",
+    }
+    cells = [["engine", "sentences", "total s", "sentences/s", *parts.values()]]
+    for row in sorted(rows, key=lambda row: row["corpus"]):
+        total, corpus = row["total_s"], row["corpus"]
+        measured = [row["engine"], str(corpus), f"{total:.4f}", f"{corpus / total:.0f}"]
+        for part in parts:
+            if part not in row:
+                measured.append("")
+            elif part.endswith("_s"):
+                measured.append(f"{row[part]:.4f}")
+            else:
+                measured.append(f"{100 * row[part]:.1f} %")
+        cells.append(measured)
     return _markdown(cells, text_columns=1)
 
 
@@ -108,60 +106,110 @@ def _markdown(cells: Sequence[Sequence[str]], text_columns: int) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [cells[0], rule, *cells[1:]])
 
 
-def save_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """PNG files; those that the rows have data for."""
+def save_plots(rows: Sequence[Row], folder: Path) -> dict[str, Path]:
+    """SVG files by title; those that the rows have data for. Equal rows make equal files."""
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fastsal", "font.size": 9})
     import matplotlib.pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
     throughput = [row for row in rows if "mix" in row]
-    models = list(dict.fromkeys(row["model"] for row in throughput))
-    paths = []
-
-    def save(figure: Any, name: str) -> None:
-        path = folder / f"{name}.png"
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
-        paths.append(path)
-
-    if models:
-        figure, axes = plt.subplots(1, len(models), figsize=(5 * len(models), 4.5), layout="constrained", squeeze=False)
-        for place, model in zip(axes[0], models, strict=True):
-            for row in throughput:
-                if (row["model"], row["mix"]) == (model, "sts"):
-                    point = max(1 - row["min_cosine"], 1e-14), row["sentences_per_s"]
-                    place.plot([point[0]], [point[1]], "o")
-                    place.annotate(row["engine"], point, fontsize=7)
-            place.set(xscale="log", yscale="log", title=model, xlabel="1 - smallest cosine to float64")
-        axes[0, 0].set_ylabel("sentences/s, STS lengths")
-        save(figure, "throughput_accuracy")
-
-        figure, axes = plt.subplots(1, len(models), figsize=(5 * len(models), 4.5), layout="constrained", squeeze=False)
-        for place, model in zip(axes[0], models, strict=True):
-            for engine in dict.fromkeys(row["engine"] for row in throughput):
-                line = [row for row in throughput if (row["model"], row["engine"]) == (model, engine)]
-                line.sort(key=lambda row: row["tokens"] / row["sentences"])
-                if line:
-                    lengths = [row["tokens"] / row["sentences"] for row in line]
-                    place.plot(lengths, [row["tokens_per_s"] for row in line], "o-", label=engine)
-            place.set(xscale="log", yscale="log", title=model, xlabel="tokens per text (mean)")
-        axes[0, 0].set_ylabel("tokens/s")
-        axes[0, -1].legend(fontsize=7)
-        save(figure, "throughput_length")
-
     end_to_end = sorted((row for row in rows if "corpus" in row), key=lambda row: row["corpus"])
-    if end_to_end:
-        figure, place = plt.subplots(figsize=(6, 4.5), layout="constrained")
-        for engine in dict.fromkeys(row["engine"] for row in end_to_end):
-            line = [row for row in end_to_end if row["engine"] == engine]
-            costs = [1e6 * row["total_s"] / row["corpus"] for row in line]
-            place.plot([row["corpus"] for row in line], costs, "o-", label=engine)
-        place.set(xscale="log", yscale="log", xlabel="sentences in one call", ylabel="microseconds per sentence")
-        place.legend()
-        save(figure, "cost_corpus")
+    plots = {
+        "throughput against accuracy": ("throughput_accuracy", _plot_accuracy, throughput),
+        "throughput against length": ("throughput_length", _plot_length, throughput),
+        "cost against the number of sentences": ("cost_corpus", _plot_corpus, end_to_end),
+    }
+    paths = {}
+    for title, (name, draw, selected) in plots.items():
+        if selected:
+            figure = draw(plt, selected)
+            paths[title] = folder / f"{name}.svg"
+            figure.savefig(paths[title], metadata={"Date": None})
+            plt.close(figure)
     return paths
+
+
+#: How an engine is drawn: colour by who computes, marker by dtype.
+_COLOURS = {
+    "fastsal-encode": "C9",
+    "fastsal": "C0",
+    "hf": "0.55",
+    "sentence-transformers": "0.2",
+    "ort": "C1",
+    "ov": "C2",
+}
+_MARKERS = {"float32": "o", "bfloat16": "s", "float16": "D", "int8": "^"}
+
+
+def _style(engine: str) -> dict[str, Any]:
+    colour = next((colour for start, colour in _COLOURS.items() if engine.startswith(start)), "C4")
+    marker = next((marker for dtype, marker in _MARKERS.items() if dtype in engine), "o")
+    hollow = {"markerfacecolor": "none"} if engine.endswith("-streams") else {}
+    return {"color": colour, "marker": marker, "label": engine, **hollow}
+
+
+def _panels(plt: Any, models: Sequence[str]) -> tuple[Any, Any]:
+    figure, axes = plt.subplots(1, len(models), figsize=(3.2 * len(models), 4.6), layout="constrained", squeeze=False)
+    for place, model in zip(axes[0], models, strict=True):
+        place.set_title(model)
+        place.grid(visible=True, which="major", alpha=0.3)
+    return figure, axes[0]
+
+
+def _legend(figure: Any, axes: Iterable[Any]) -> None:
+    """One for all panels, below them."""
+    handles = {
+        label: handle for place in axes for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+
+
+def _plot_accuracy(plt: Any, rows: Sequence[Row]) -> Any:
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure, axes = _panels(plt, models)
+    for place, model in zip(axes, models, strict=True):
+        for row in rows:
+            if (row["model"], row["mix"]) == (model, "sts"):
+                distance = max(1 - row["min_cosine"], 1e-14)
+                place.plot([distance], [row["sentences_per_s"]], linestyle="none", **_style(row["engine"]))
+        place.set(xscale="log", xlabel="1 - smallest cosine to float64", ylim=(0, None))
+    axes[0].set_ylabel("sentences/s, STS lengths")
+    _legend(figure, axes)
+    return figure
+
+
+def _plot_length(plt: Any, rows: Sequence[Row]) -> Any:
+    """Of the models that were measured at several lengths."""
+    mixes = {model: {row["mix"] for row in rows if row["model"] == model} for model in (row["model"] for row in rows)}
+    most = max(map(len, mixes.values()))
+    models = [model for model, found in mixes.items() if len(found) > 1 or most == 1]
+    figure, axes = _panels(plt, models)
+    for place, model in zip(axes, models, strict=True):
+        for engine in dict.fromkeys(row["engine"] for row in rows):
+            line = [row for row in rows if (row["model"], row["engine"]) == (model, engine)]
+            line.sort(key=lambda row: row["tokens"] / row["sentences"])
+            lengths = [row["tokens"] / row["sentences"] for row in line]
+            place.plot(lengths, [row["tokens_per_s"] for row in line], **_style(engine))
+        place.set(xscale="log", xlabel="tokens per text (mean)", ylim=(0, None))
+    axes[0].set_ylabel("tokens/s")
+    _legend(figure, axes)
+    return figure
+
+
+def _plot_corpus(plt: Any, rows: Sequence[Row]) -> Any:
+    figure, axes = _panels(plt, list(dict.fromkeys(row["model"] for row in rows)))
+    for place in axes:
+        for engine in dict.fromkeys(row["engine"] for row in rows):
+            line = [row for row in rows if (row["model"], row["engine"]) == (place.get_title(), engine)]
+            costs = [1e6 * row["total_s"] / row["corpus"] for row in line]
+            place.plot([row["corpus"] for row in line], costs, **_style(engine))
+        place.set(xscale="log", yscale="log", xlabel="sentences in one call")
+    axes[0].set_ylabel("microseconds per sentence, from text")
+    _legend(figure, axes)
+    return figure
 
 
 def score_table(path: Path) -> str:
@@ -216,11 +264,15 @@ def main() -> None:
     arguments = parser.parse_args()
     sections = {}
     if arguments.results:
-        rows, machine = read_results(arguments.results)
-        measured = "Measured: " + ", ".join(f"{name} {value}" for name, value in machine.items())
-        sections["throughput"] = f"{measured}\n\n{markdown_tables(rows)}"
-        if arguments.output:
-            save_plots(rows, arguments.output)
+        rows, run = read_results(arguments.results)
+        parts = [measured_line(run), markdown_tables(rows)]
+        folder = arguments.output or (arguments.into and arguments.into.parent / "plots")
+        if folder:
+            plots = save_plots(rows, folder)
+            if arguments.into:
+                base = arguments.into.parent
+                parts += [f"![{title}]({os.path.relpath(path, base)})" for title, path in plots.items()]
+        sections["throughput"] = "\n\n".join(parts)
     if arguments.scores:
         sections["accuracy"] = score_table(arguments.scores)
     if arguments.int8:

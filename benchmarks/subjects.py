@@ -22,6 +22,14 @@ from fastsal.length_mixes import make_texts
 #: The names of what `make_subject` makes, and sentences of STS length per pass, so that the reference takes seconds.
 SUBJECTS = {"albert-base": 128, "bert-base": 128, "minilm": 512, "salbert-cnn": 128}
 
+#: Length mixes without --full. MiniLM shows how speed goes with the length; the large models take seconds per pass.
+DEFAULT_MIXES = {
+    "albert-base": ("sts", "passages"),
+    "bert-base": ("sts",),
+    "minilm": ("queries", "sts", "mixed", "passages"),
+    "salbert-cnn": ("sts",),
+}
+
 #: A pass has so many times fewer texts of this mix, since they are longer.
 SHARES = {"queries": 1, "sts": 1, "passages": 8, "mixed": 3}
 

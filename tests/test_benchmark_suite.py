@@ -129,12 +129,26 @@ END_TO_END = {
 }
 
 
+BASELINE = {"model": "minilm", "engine": "sentence-transformers", "corpus": 10, "total_s": 0.05, "threads": 2}
+
+RUN = {
+    "command": "pytest benchmarks/ --benchmark-only",
+    "fastsal": "0.1.0",
+    "torch": "2.13.0",
+    "transformers": "5.24.0",
+    "processor": "a processor",
+    "threads": "2",
+    "backend cpu": "available: avx512 (instruction sets that run here: avx2)",
+}
+
+
 def test_tables():
-    rows = [row("hf-float32"), row("fastsal-int8", sentences_per_s=200.0, sts_spearman=82.034), END_TO_END]
+    rows = [row("hf-float32"), row("fastsal-int8", sentences_per_s=200.0, sts_spearman=82.034), END_TO_END, BASELINE]
     text = report.markdown_tables(rows)
     assert "**minilm, sts** (100 texts, 1500 tokens)" in text
     assert "| fastsal-int8 | tokens | 200 | 4.00 | 750 | 1.0e-07 | 1.000000 | 82.03 |" in text
-    assert "| fastsal-encode-float32 | 1000 | 2.000 | 500 | 0.100 | 1.800 | 10.0 % | 5.0 % |" in text
+    assert "| fastsal-encode-float32 | 1000 | 2.0000 | 500 | 0.1000 | 1.8000 | 10.0 % | 5.0 % |" in text
+    assert "| sentence-transformers | 10 | 0.0500 | 200 |  |  |  |  |" in text
     widths = {line.count("|") for line in text.split("\n\n")[1].split("\n")}
     assert len(widths) == 1
 
@@ -144,9 +158,9 @@ def test_saved_results_become_tables_plots_and_pages(tmp_path, monkeypatch, caps
         row(name, mix=mix, tokens=tokens) for name in ("hf-float32", "x") for mix, tokens in (("sts", 9), ("p", 99))
     ]
     saved = {
-        "machine_info": {"cpu": {"brand_raw": "a processor"}, "python_version": "3.11.7"},
+        "machine_info": {"fastsal": RUN},
         "datetime": "2026-11-30T12:00:00",
-        "benchmarks": [{"extra_info": row} for row in [*rows, END_TO_END, {}]],
+        "benchmarks": [{"extra_info": row} for row in [*rows, END_TO_END, BASELINE, {}]],
     }
     (tmp_path / "results.json").write_text(json.dumps(saved))
     scores = {
@@ -155,17 +169,24 @@ def test_saved_results_become_tables_plots_and_pages(tmp_path, monkeypatch, caps
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     places = [f"<!-- measured: {name} -->\nold\n<!-- end -->" for name in ("throughput", "accuracy")]
     (tmp_path / "page.md").write_text("\n\n".join(["# Page", *places]) + "\nlast\n")
-    arguments = ["results.json", "--scores", "scores.json", "-o", "plots", "--into", "page.md"]
+    arguments = ["results.json", "--scores", "scores.json", "--into", "page.md"]
     monkeypatch.setattr("sys.argv", ["report.py", *(a if a[0] == "-" else str(tmp_path / a) for a in arguments)])
     report.main()
     page = (tmp_path / "page.md").read_text()
-    assert "Measured: date 2026-11-30, processor a processor, threads 2, python 3.11.7" in page
+    assert (
+        "2026-11-30, `pytest benchmarks/ --benchmark-only`, in one run on a processor, 2 threads, kernels for avx512;"
+        in page
+    )
+    assert "![throughput against length](plots/throughput_length.svg)" in page
     assert "| stsb | Spearman | 82.00 | 81.50 (-0.500) |" in page
     assert "old" not in page
     assert page.endswith("<!-- end -->\nlast\n")
     assert "**text in, vectors out**" in capsys.readouterr().out
-    plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
-    assert plots == ["cost_corpus.png", "throughput_accuracy.png", "throughput_length.png"]
+    plots = {path.name: path.read_text() for path in (tmp_path / "plots").iterdir()}
+    assert sorted(plots) == ["cost_corpus.svg", "throughput_accuracy.svg", "throughput_length.svg"]
+    assert "sentence-transformers" in plots["cost_corpus.svg"]
+    report.main()
+    assert plots == {path.name: path.read_text() for path in (tmp_path / "plots").iterdir()}
     with pytest.raises(ValueError, match="expected one place marked <!-- measured: int8 -->, found 0"):
         report.fill(tmp_path / "page.md", "int8", "")
 
