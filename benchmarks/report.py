@@ -235,7 +235,8 @@ def int8_table(path: Path) -> str:
         for row in rows:
             if row["table"] == table:
                 cosines = f"{row['min_cosine']:.4f}", f"{row['percentile1_cosine']:.4f}", f"{row['mean_cosine']:.5f}"
-                cells.append([row["variant"], f"{row['spearman']:.2f}", *cosines])
+                spearman = "" if row["spearman"] is None else f"{row['spearman']:.2f}"
+                cells.append([row["variant"], spearman, *cosines])
         parts.append(f"**{table}**\n\n{_markdown(cells, text_columns=1)}")
     return "\n\n".join(parts)
 

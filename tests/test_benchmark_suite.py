@@ -9,9 +9,11 @@ import pytest
 import report
 import test_throughput as throughput
 from engines import Engine, make_fastsal, make_reference, make_sentence_transformers
+from int8_accuracy import ALBERT_MIN_COSINE, albert_base, int8_cosines
 from peers import PEERS, missing_packages
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from subjects import SHARES, SUBJECTS, Subject, number_of_texts
+from test_cpu_roofline import lengths_of
 from tiny import bert_checkpoint, model_folder
 
 from fastsal.accuracy import WrongResultError
@@ -89,6 +91,13 @@ def test_a_wrong_engine_fails(subject, bench, monkeypatch, dtype, ours, factor):
     if ours or dtype == "float32":  # the rivals' int8 has so loose a limit that this model's sentences are alike to it
         with pytest.raises(WrongResultError, match="engine: "):
             measure(lambda work: good.run(work)[::-1])
+
+
+def test_albert_base_in_int8():
+    """At its real shape, whose one layer rounds twelve times; tokens and lengths as of STS sentences."""
+    cosines = int8_cosines(albert_base(seed=0), lengths_of("STS")[:64])
+    assert len(cosines) == 64
+    assert ALBERT_MIN_COSINE <= cosines.min() < 1
 
 
 def test_missing_packages_are_named(monkeypatch):
