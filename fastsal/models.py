@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any, TypeVar
 
@@ -100,15 +101,10 @@ class FastEncoderMixin(nn.Module):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers' method: plain Hugging Face files, with nothing of fastsal in them."""
-        fast_class = type(self)
-        if fast_class not in FAST_CLASSES.values():
+        if type(self) not in FAST_CLASSES.values():
             return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
-        # transformers writes the name of the class into config.json
-        self.__class__ = _reference_class(fast_class)  # type: ignore[assignment]
-        try:
+        with under_reference_classes(self):  # transformers writes the name of the class into config.json
             return self.save_pretrained(*args, **kwargs)
-        finally:
-            self.__class__ = fast_class
 
     def _prepare_anew(self, settings: Settings, refusal: str | None = None) -> None:
         """Drop what is prepared, and take these settings."""
@@ -363,6 +359,20 @@ def restore(model: M) -> M:
             encoder._prepare_anew(Settings())
     _change_sentence_transformer(model, fast=False)
     return model
+
+
+@contextmanager
+def under_reference_classes(model: nn.Module) -> Iterator[None]:
+    """The encoders in `model` under the classes that they have without fastsal, for who writes class names to files."""
+    classes = {encoder: type(encoder) for encoder in fast_encoders(model).values()}
+    try:
+        for encoder, fast_class in classes.items():
+            if fast_class in FAST_CLASSES.values():
+                encoder.__class__ = _reference_class(fast_class)  # type: ignore[assignment]
+        yield
+    finally:
+        for encoder, fast_class in classes.items():
+            encoder.__class__ = fast_class
 
 
 def fast_encoders(model: nn.Module) -> dict[str, FastEncoderMixin]:

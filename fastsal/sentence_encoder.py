@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from fastsal.backends import PreparedEncoder
 from fastsal.encode_loop import embed
 from fastsal.model_files import find_damage, find_vocabulary_gap
-from fastsal.models import FAST_CLASSES, accelerate
+from fastsal.models import FAST_CLASSES, accelerate, under_reference_classes
 from fastsal.packing import PackedBatch
 from fastsal.pipeline import Pipeline, read_pipeline
 from fastsal.preparation import Plan
@@ -195,6 +195,18 @@ class SentenceEncoder(SentenceTransformer):
         tokenizer = getattr(self[0], "tokenizer", None)
         with tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext():
             return super().preprocess(inputs, prompt=prompt, **kwargs)
+
+    def _create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        # A saved folder is a plain SentenceTransformer's, and the card names the classes.
+        own_class = type(self)
+        if not own_class.__module__.startswith("fastsal."):
+            return super()._create_model_card(*args, **kwargs)
+        self.__class__ = SentenceTransformer  # type: ignore[assignment]
+        try:
+            with under_reference_classes(self):
+                self._create_model_card(*args, **kwargs)
+        finally:
+            self.__class__ = own_class
 
     def _check_vocabulary(self) -> None:
         tokenizer, vocab_size = getattr(self[0], "tokenizer", None), getattr(self.config, "vocab_size", None)

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import string
 import subprocess
 import sys
@@ -82,6 +83,11 @@ class TestLoadingAndSaving:
         for name in ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
             saved, original = (json.loads((base / name).read_text()) for base in (tmp_path / "saved", folder))
             assert saved == original, name
+        reference.save(str(tmp_path / "reference"))
+        card, expected = ((tmp_path / name / "README.md").read_text() for name in ("saved", "reference"))
+        assert card == expected
+        assert type(fast) is fastsal.SentenceEncoder
+        assert runs_natively(fast)
         plain = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
         assert type(plain) is SentenceTransformer
         assert type(plain[0].model) in (BertModel, AlbertModel)
@@ -425,6 +431,10 @@ class TestPaperModels:
         assert embeddings.shape[1] == (3 * 256 if pooling == "cnn" else WIDTH)
 
         model.save(str(tmp_path / "saved"))
+        card = (tmp_path / "saved" / "README.md").read_text()
+        assert "\n# SentenceTransformer\n" in card
+        assert not re.search("Fast(Albert|Bert)Model|fastsal", card)
+        assert type(model) is model_class
         plain = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
         np.testing.assert_allclose(plain.encode(TEXTS, batch_size=1), embeddings, rtol=0, atol=1e-5)
         for other in (copy.deepcopy(model), pickled(model)):
