@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -131,44 +130,6 @@ class ModuleReader:
 
     def _name(self, module: nn.Module) -> str:
         return self._names[id(module)]
-
-
-def same_for_all(values: list[Any], what: str) -> Any:
-    """The one value that all layers share; UnreadableError if they differ."""
-    if any(value != values[0] for value in values):
-        raise UnreadableError(f"the layers have different {what}: {values}")
-    return values[0]
-
-
-def read_head_size(reader: ModuleReader, attention: nn.Module, hidden_size: int) -> int:
-    """Head size of an attention module whose scores are scaled by its inverse square root, without a causal mask."""
-    head_size = reader.attribute(attention, "attention_head_size")
-    if not isinstance(head_size, int) or head_size < 1 or hidden_size % head_size:
-        raise UnreadableError(f"hidden size {hidden_size} is not a multiple of the head size {head_size}")
-    scaling = reader.attribute(attention, "scaling")
-    if not isinstance(scaling, float) or not math.isclose(scaling, head_size**-0.5):
-        raise UnreadableError(f"attention scores are scaled by {scaling}, not by head size ** -0.5")
-    if reader.attribute(attention, "is_causal"):
-        raise UnreadableError("attention is causal")
-    reader.watch.add_active_in_training(attention)  # it drops probabilities by itself
-    if "distance_embedding" in attention._modules:
-        raise UnreadableError("attention uses relative positions")
-    return head_size
-
-
-def read_tables(reader: ModuleReader, embeddings: nn.Module) -> tuple[Tensor, Tensor, Tensor, LayerNorm, float]:
-    """Word, position and type tables, LayerNorm and eps of BERT's and ALBERT's embeddings, which are alike."""
-    word = reader.embedding(embeddings, "word_embeddings")
-    position = reader.embedding(embeddings, "position_embeddings")
-    types = reader.embedding(embeddings, "token_type_embeddings")
-    if not word.shape[1] == position.shape[1] == types.shape[1]:
-        raise UnreadableError("the embedding tables have different widths")
-    norm, eps = reader.layer_norm(embeddings, "LayerNorm", word.shape[1])
-    reader.dropout(embeddings, "dropout")
-    columns = torch.arange(position.shape[0], device=position.device)[None]
-    reader.default_ids(embeddings, "position_ids", columns)
-    reader.default_ids(embeddings, "token_type_ids", torch.zeros_like(columns))
-    return word, position, types, norm, eps
 
 
 def _is_idle_recorder(hook: Any) -> bool:
