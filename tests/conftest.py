@@ -46,6 +46,24 @@ def data_dir() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module", params=["bert", "albert"])
+def checkpoint(request, tmp_path_factory) -> Path:
+    """A tiny random checkpoint with a tokenizer."""
+    import tiny
+
+    make = {"bert": tiny.bert_checkpoint, "albert": tiny.albert_checkpoint}[request.param]
+    return make(tmp_path_factory.mktemp("model") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Tiny models are not worth a second thread: on a busy machine it costs ten times their work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def no_grad():
     with torch.no_grad():

@@ -11,7 +11,7 @@ from oracle import OracleEncoder
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling
-from tiny import TEXTS, albert_checkpoint, bert_checkpoint, model_folder
+from tiny import TEXTS, encoders_of, model_folder
 from tolerance import assert_as_exact_as_reference
 from transformers import AutoModel
 
@@ -19,6 +19,8 @@ import fastsal
 from fastsal.architectures import read_encoder
 from fastsal.packing import pack_token_lists
 from fastsal.pooling import Convolution, PoolingSpec
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_grad")
 
 WIDTH = 32
 CHANNELS = 20
@@ -36,28 +38,10 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread_without_gradients():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module", params=[bert_checkpoint, albert_checkpoint], ids=["bert", "albert"])
-def checkpoint(request, tmp_path_factory):
-    return request.param(tmp_path_factory.mktemp("model") / "checkpoint")
-
-
 def cnn_folder(folder, checkpoint, kernel_sizes, stride_sizes=None, mode="max", seed=0, **pooling):
     torch.manual_seed(seed)
     cnn = CNN(WIDTH, CHANNELS, kernel_sizes, stride_sizes)
     return model_folder(folder, checkpoint, cnn, Pooling(cnn.get_embedding_dimension(), mode, **pooling))
-
-
-def encoders_of(folder) -> tuple[SentenceTransformer, fastsal.SentenceEncoder]:
-    return SentenceTransformer(str(folder), device="cpu"), fastsal.SentenceEncoder(str(folder), device="cpu")
 
 
 @pytest.mark.parametrize(("kernel_sizes", "stride_sizes"), SHAPES, ids=str)

@@ -26,6 +26,8 @@ import fastsal
 import fastsal.encode_loop
 from fastsal import tokenization
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 #: How far embeddings may be from sentence-transformers' run one sentence at a time.
 TOLERANCE = 1e-5
 WIDTH = 32
@@ -47,15 +49,6 @@ def reference(folder):
 @pytest.fixture(scope="module")
 def fast(folder):
     return fastsal.SentenceEncoder(str(folder), device="cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny models are not worth a second thread: on a busy machine it costs ten times their work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -20,20 +20,14 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
     WordWeights,
 )
-from tiny import TEXTS, WORDS, albert_checkpoint, bert_checkpoint, bert_vocabulary, model_folder
+from tiny import TEXTS, WORDS, albert_checkpoint, bert_checkpoint, bert_vocabulary, encoders_of, model_folder
 from torch import nn
 
 import fastsal
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WIDTH = 32
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +42,6 @@ def folder(checkpoint, tmp_path) -> Path:
     tanh = Dense(WIDTH, 16, bias=False, activation_function=nn.Tanh())
     identity = Dense(16, 24, activation_function=nn.Identity())
     return model_folder(tmp_path / "model", checkpoint, Pooling(WIDTH, "cls"), tanh, identity, Normalize())
-
-
-def encoders_of(folder: Path) -> tuple[SentenceTransformer, fastsal.SentenceEncoder]:
-    return SentenceTransformer(str(folder), device="cpu"), fastsal.SentenceEncoder(str(folder), device="cpu")
 
 
 def assert_same_embeddings(fast, reference, native: bool = True) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import OracleEncoder
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from tiny import MAX_POSITIONS, TEXTS, albert_checkpoint, bert_checkpoint, model_folder
+from tiny import MAX_POSITIONS, TEXTS, encoders_of, model_folder
 from tolerance import assert_as_exact_as_reference
 from torch import Tensor
 from transformers import AutoModel
@@ -23,21 +23,9 @@ from fastsal.architectures import read_encoder
 from fastsal.packing import pack_token_lists
 from fastsal.pooling import POOLING_MODES, PoolingSpec
 
+pytestmark = pytest.mark.usefixtures("one_thread", "no_grad")
+
 WIDTH = 32
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread_without_gradients():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module", params=[bert_checkpoint, albert_checkpoint], ids=["bert", "albert"])
-def checkpoint(request, tmp_path_factory):
-    return request.param(tmp_path_factory.mktemp("model") / "checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +94,6 @@ def test_the_spec_names_what_is_wrong():
     with pytest.raises(ValueError, match="at least one pooling mode"):
         PoolingSpec(())
     assert PoolingSpec(("mean", "cls")).output_size(WIDTH) == 2 * WIDTH
-
-
-def encoders_of(folder) -> tuple[SentenceTransformer, fastsal.SentenceEncoder]:
-    return SentenceTransformer(str(folder), device="cpu"), fastsal.SentenceEncoder(str(folder), device="cpu")
 
 
 def assert_native(fast: fastsal.SentenceEncoder) -> None:

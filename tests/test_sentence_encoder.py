@@ -20,27 +20,16 @@ from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling
-from tiny import MAX_POSITIONS, TEXTS, albert_checkpoint, bert_checkpoint, model_folder
+from tiny import MAX_POSITIONS, TEXTS, albert_checkpoint, bert_checkpoint, encoders_of, model_folder
 from tolerance import assert_as_exact_as_reference
 from transformers import AlbertModel, AutoTokenizer, BertModel, BertTokenizer, MPNetConfig, MPNetModel
 
 import fastsal
 from fastsal.tokenization import read_settings, tokenize
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WIDTH = 32
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module", params=[bert_checkpoint, albert_checkpoint], ids=["bert", "albert"])
-def checkpoint(request, tmp_path_factory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model") / "checkpoint")
 
 
 @pytest.fixture
@@ -53,10 +42,6 @@ def folder(checkpoint, tmp_path) -> Path:
 @pytest.fixture
 def fast(folder) -> fastsal.SentenceEncoder:
     return fastsal.SentenceEncoder(str(folder), device="cpu")
-
-
-def both(folder: Path) -> tuple[SentenceTransformer, fastsal.SentenceEncoder]:
-    return SentenceTransformer(str(folder), device="cpu"), fastsal.SentenceEncoder(str(folder), device="cpu")
 
 
 def pickled(model: fastsal.SentenceEncoder) -> fastsal.SentenceEncoder:
@@ -288,7 +273,7 @@ class TestTokenizing:
     def test_special_tokens_typed_by_a_user_are_attended(self, checkpoint, tmp_path):
         """B61: a typed [PAD] has mask 1; lengths come from the mask, not from pad ids."""
         folder = model_folder(tmp_path / "model", checkpoint, Pooling(WIDTH, "mean"))
-        reference, fast = both(folder)
+        reference, fast = encoders_of(folder)
         pad = fast.tokenizer.pad_token
         texts = [f"{pad} cat", f"cat {pad}", f"cat {pad} {pad} dog", "cat [SEP] dog", "[MASK]cat", "[sep]"]
         features = reference.preprocess([texts[0]])
@@ -314,7 +299,7 @@ class TestTokenizing:
 
     def test_token_types_other_than_zero(self, checkpoint, tmp_path):
         """A post-processor that numbers a single text's tokens 1."""
-        reference, fast = both(checkpoint)
+        reference, fast = encoders_of(checkpoint)
         for model in (reference, fast):
             model.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
             state = json.loads(model.tokenizer.backend_tokenizer.post_processor.__getstate__())
@@ -331,7 +316,7 @@ class TestTokenizing:
     @pytest.mark.parametrize("padding_side", ["right", "left"])
     def test_tokenizers_with_python_in_the_way(self, tmp_path, padding_side):
         checkpoint = bert_checkpoint(tmp_path / "checkpoint")
-        reference, fast = both(checkpoint)
+        reference, fast = encoders_of(checkpoint)
         for model in (reference, fast):
             model.tokenizer.__class__ = SlowTokenizer
             model.tokenizer.padding_side = padding_side
@@ -516,7 +501,7 @@ def test_the_albert_base_tokenizer(data_dir, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         (checkpoint / name).unlink(missing_ok=True)
     (checkpoint / "tokenizer.json").write_bytes((data_dir / "albert-base-v2" / "tokenizer.json").read_bytes())
-    reference, fast = both(checkpoint)
+    reference, fast = encoders_of(checkpoint)
     texts = [*TEXTS, "Größe naïve façade", "北京是中国的首都", "Привет, мир!", "don't  stop…", "1,234.5 €"]
     assert_tokens(fast, texts)
     np.testing.assert_allclose(fast.encode(texts), reference.encode(texts, batch_size=1), rtol=0, atol=1e-5)
@@ -529,7 +514,7 @@ def test_minilm_on_the_sts_benchmark(data_dir):
 
     lines = (data_dir / "stsb" / "sts-test.csv").read_text(encoding="utf-8").split("\n")
     rows = [line.split("\t") for line in lines if line]
-    reference, fast = both(Path(package.__file__).parent / "model")
+    reference, fast = encoders_of(Path(package.__file__).parent / "model")
     assert runs_natively(fast)
     sentences = [[row[column] for row in rows] for column in (5, 6)]
     first, second = (fast.encode(column, normalize_embeddings=True) for column in sentences)

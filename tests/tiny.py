@@ -20,6 +20,8 @@ from transformers import (
     logging,
 )
 
+import fastsal
+
 logging.disable_progress_bar()
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "man", "plays", "guitar", "old", "green", "house", "red", "car"]
@@ -127,6 +129,11 @@ def model_folder(folder: Path, checkpoint: Path, *behind: nn.Module, **settings:
     model = SentenceTransformer(modules=[Transformer(str(checkpoint)), *behind], device="cpu", **settings)
     model.save(str(folder), create_model_card=False)
     return folder
+
+
+def encoders_of(folder: Path) -> tuple[SentenceTransformer, fastsal.SentenceEncoder]:
+    """The reference and fastsal."""
+    return SentenceTransformer(str(folder), device="cpu"), fastsal.SentenceEncoder(str(folder), device="cpu")
 
 
 def _save(model: nn.Module, folder: Path) -> None:
