@@ -1,7 +1,7 @@
 """Measures the Triton backend on a GPU; ``benchmarks/gpu_check.sh FOLDER`` runs it. With ``--rehearse``: see there.
 
-PYTHONPATH must name tests/ and tests/triton/. Every measured result is checked first: what is off fails the run instead
-of giving a figure.
+PYTHONPATH must name tests/ and tests/triton_kernels/. Every measured result is checked first: what is off fails the run
+instead of giving a figure.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ mkdir -p "$1"
 out="$(cd "$1" && pwd)"
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
-export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/tests:$PWD/tests/triton"
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/tests:$PWD/tests/triton_kernels"
 
 failed=0
 step() { # name, time limit in seconds, command...
@@ -39,12 +39,12 @@ if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; th
   if "$python" -c 'import xdist' 2>/dev/null; then
     workers=(-n 8) # compiling takes the time, not the GPU
   fi
-  TRITON_INTERPRET=0 step tests 180 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/triton \
-    --ignore tests/triton/test_static.py
+  TRITON_INTERPRET=0 step tests 180 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/triton_kernels \
+    --ignore tests/triton_kernels/test_static.py
   TRITON_INTERPRET=0 step measure 270 "$python" benchmarks/gpu_check.py "$out"
 else
   echo "no GPU: a rehearsal, nothing is measured"
-  step tests 120 "$python" -m pytest -q -p no:cacheprovider --collect-only tests/triton
+  step tests 120 "$python" -m pytest -q -p no:cacheprovider --collect-only tests/triton_kernels
   TRITON_INTERPRET=1 step measure 240 "$python" benchmarks/gpu_check.py "$out" --rehearse
 fi
 if [ -f "$out/gpu_check.md" ]; then

@@ -66,6 +66,17 @@ def test_functions_win_over_submodules_of_their_name():
     assert output == "True True True True\n"
 
 
+def test_nothing_on_the_path_of_the_tests_is_named_as_a_dependency():
+    """A folder `triton` in tests/, which pytest puts on the path, is taken for Triton where that is not installed."""
+    listed = re.search(r"^dependencies = .*?^\[project.scripts\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)[
+        0
+    ]
+    dependencies = {name.replace("-", "_") for name in re.findall(r'"([a-z][\w-]+)', listed)}
+    assert {"torch", "triton", "onnxruntime", "pytest"} <= dependencies
+    names = {entry.stem for folder in ("tests", "benchmarks") for entry in (ROOT / folder).iterdir()}
+    assert not names & dependencies
+
+
 def test_public_names():
     assert fastsal.__all__ == sorted(fastsal.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name))
     assert set(fastsal.__all__) == set(fastsal._HOMES) <= set(dir(fastsal))
