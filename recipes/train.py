@@ -7,9 +7,11 @@ NLI classifier in nli_head/ if the last stage trained one. Started again, a run 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,6 +56,22 @@ def train(experiment: Experiment, run: Path, data: Path | None, device: str | No
     if not result.is_dir():
         _in_one_step(result, lambda folder: shutil.copytree(model, folder))
     return result
+
+
+def export(model: Path, folder: Path) -> None:
+    """Save `model` in `folder` with weights in float16, half the size; whoever loads it gets float32 parameters.
+
+    Other files in `folder`, such as a model card, stay.
+    """
+    half = SentenceTransformer(str(model), device="cpu").half()
+    with tempfile.TemporaryDirectory() as name:
+        half.save(name, create_model_card=False)
+        config = Path(name, "config.json")
+        content = json.loads(config.read_text(encoding="utf-8"))
+        config.write_text(json.dumps({**content, "dtype": "float32"}, indent=2) + "\n", encoding="utf-8")
+        if (head := NliHead.load(model)) is not None:
+            head.save(name)
+        shutil.copytree(name, folder, dirs_exist_ok=True)
 
 
 def _train_stage(
@@ -155,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="folder for everything the run writes")
     parser.add_argument("--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)")
     parser.add_argument("--device", help="cpu, cuda, ... (default: the best one)")
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="save the result there too, weights in float16")
     options = parser.parse_args(arguments)
     try:
         experiment = read_settings(options.experiment, Experiment)
@@ -162,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, DataError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(result)
+    if options.export is not None:
+        export(result, options.export)
+    print(options.export or result)
     return 0
 
 
