@@ -1,4 +1,4 @@
-"""Where the model inside fastsal is, and what is wrong with a model's files: the file instead of a place in a parser."""
+"""Where fastsal's own model is, and what is wrong with a model's files: the file instead of a place in a parser."""
 
 from __future__ import annotations
 

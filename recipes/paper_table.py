@@ -1,4 +1,4 @@
-"""`python recipes/paper_table.py RUN` trains and scores the eight models of arXiv 2101.10642 in four ways, in one table.
+"""`python recipes/paper_table.py RUN` trains and scores the eight models of arXiv 2101.10642 in four ways.
 
 {BERT, ALBERT} x {[CLS], mean, siamese mean, siamese CNN} x {no training, NLI, STS benchmark, NLI then STS benchmark}:
 Pearson's and Spearman's correlation (x 100) on the STS benchmark's test set, and the accuracy of NLI, once with
@@ -188,7 +188,7 @@ def _first(pairs: LabelledPairs, limit: int | None) -> LabelledPairs:
 def as_markdown(cells: Sequence[Cell]) -> str:
     """The table; where fastsal's score differs from the reference's in the second decimal, both are shown."""
     lines = [
-        "| encoder | model | training | Pearson | Spearman | NLI, frozen | NLI, own head | sentences/s, reference | fastsal |",
+        "| encoder | model | training | Pearson | Spearman | NLI, frozen | own head | sentences/s | fastsal |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
@@ -209,7 +209,10 @@ def _both(pair: tuple[float, float] | None) -> str:
 def summary(cells: Sequence[Cell]) -> str:
     """The largest difference between the two sides, and what the CNN changes in each family."""
     worst = max(
-        abs(pair[0] - pair[1]) for cell in cells for pair in (cell.pearson, cell.spearman, cell.nli, cell.nli_head) if pair
+        abs(pair[0] - pair[1])
+        for cell in cells
+        for pair in (cell.pearson, cell.spearman, cell.nli, cell.nli_head)
+        if pair
     )
     lines = [f"Largest difference between the reference's and fastsal's scores: {worst:.4f}"]
     spearman = {(cell.family, cell.row, cell.column): cell.spearman[0] for cell in cells}
@@ -228,7 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="folder for everything the run writes")
     parser.add_argument("--scale", choices=("small", "full"), default="small", help="form in the configuration")
     parser.add_argument("--configuration", type=Path, default=CONFIGURATION, help="YAML file with both forms")
-    parser.add_argument("--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)")
+    parser.add_argument(
+        "--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
+    )
     parser.add_argument("--device", help="cpu, cuda, ... (default: the best one)")
     options = parser.parse_args(arguments)
     scale: Scale = getattr(read_settings(options.configuration, Scales), options.scale)

@@ -36,7 +36,7 @@ def from_mapping(cls: type[T], content: Any, place: str) -> T:
     """The dataclass `cls`, and the dataclasses in it, from what YAML gives; `place` begins the messages."""
     if not isinstance(content, Mapping):
         raise SettingsError(f"{place}: expected keys with values, got {content!r}")
-    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(cls)}
     for key in content:
         if key not in known:
             raise SettingsError(f"{place}: unknown key {key!r}; there are {', '.join(known)}")
@@ -63,7 +63,7 @@ def _convert(kind: Any, value: Any, place: str) -> Any:
         (kind,) = (argument for argument in arguments if argument is not type(None))
         return _convert(kind, value, place)
     if is_dataclass(kind):
-        return from_mapping(kind, value, place)  # type: ignore[arg-type]
+        return from_mapping(kind, value, place)
     if origin is tuple:
         if not isinstance(value, list):
             raise SettingsError(f"{place}: expected a list, got {value!r}")

@@ -36,9 +36,9 @@ def embed_vocabulary(teacher: SentenceTransformer, tokenizer: PreTrainedTokenize
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     token_lists = [[beginning, *teacher_ids(piece), end] for piece in pieces]
-    encoder = SentenceEncoder(modules=list(teacher), device="cpu")[0].model  # type: ignore[index, union-attr]
+    encoder = SentenceEncoder(modules=list(teacher), device="cpu")[0].model
     with torch.inference_mode():
-        return encoder.sentence_embeddings(token_lists, pooling="mean", normalize=True).float()  # type: ignore
+        return encoder.sentence_embeddings(token_lists, pooling="mean", normalize=True).float()
 
 
 def start_from_teacher(model: AlbertModel, tokenizer: PreTrainedTokenizerBase, teacher: SentenceTransformer) -> None:
@@ -47,7 +47,7 @@ def start_from_teacher(model: AlbertModel, tokenizer: PreTrainedTokenizerBase, t
     Raises:
         ValueError: the teacher is no BERT of the model's hidden size, heads and intermediate size.
     """
-    encoder = teacher[0].model  # type: ignore[union-attr]
+    encoder = teacher[0].model
     if not isinstance(encoder, BertModel):
         raise ValueError(f"teacher must be a BERT model, got {type(encoder).__name__}")
     for name in ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act"):

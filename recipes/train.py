@@ -26,11 +26,13 @@ from sentence_transformers.sentence_transformer.losses import CosineSimilarityLo
 from settings import SettingsError, read_settings
 from torch import nn
 from trainer import LengthGroupedBatchSampler, SeededBatchSampler, Trainer
-from training_data import NLI_CLASSES, make_dataset
+from training_data import NLI_CLASSES, make_dataset, sample
 from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from fastsal.evaluation import DataError, NliHead
+
+DATA_HELP = "folder with the data (default: the one that FASTSAL_DATA names, else by name from the Hub)"
 
 
 def train(experiment: Experiment, run: Path, data: Path | None, device: str | None = None) -> Path:
@@ -81,7 +83,7 @@ def _train_stage(
     set_seed(seed)
     model = SentenceTransformer(str(begin), device=device)
     # The padding makes fused attention slow on the CPU, above all its gradient.
-    model[0].model.set_attn_implementation("eager" if model.device.type == "cpu" else "sdpa")  # type: ignore[union-attr]
+    model[0].model.set_attn_implementation("eager" if model.device.type == "cpu" else "sdpa")
     names = [f"{index}-{objective.kind}" for index, objective in enumerate(stage.objectives)]
     sets = DatasetDict(
         {
@@ -126,7 +128,7 @@ def _dataset(objective: Objective, data: Path | None, seed: int, folder: Path) -
     if data is None:
         raise ValueError("distillation: its texts come from a folder: give --data")
     sentences = read_texts(objective.texts, data)
-    texts = sentences + make_texts(sentences, objective.texts.made, seed)
+    texts = sample(sentences + make_texts(sentences, objective.texts.made, seed), objective.limit, seed)
     return label_texts(texts, resolve(objective.teacher), folder)
 
 
@@ -171,9 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path, help="YAML file, such as those in recipes/configs")
     parser.add_argument("run", type=Path, help="folder for everything the run writes")
-    parser.add_argument("--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)")
+    parser.add_argument(
+        "--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
+    )
     parser.add_argument("--device", help="cpu, cuda, ... (default: the best one)")
-    parser.add_argument("--export", type=Path, metavar="FOLDER", help="save the result there too, weights in float16")
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="save the result there, weights in float16")
     options = parser.parse_args(arguments)
     try:
         experiment = read_settings(options.experiment, Experiment)

@@ -50,7 +50,9 @@ class LengthGroupedBatchSampler(SeededBatchSampler):
 
     def _batches(self, order: list[int]) -> list[list[int]]:
         size = _BATCHES_PER_GROUP * self.batch_size
-        groups = (sorted(order[start : start + size], key=self._lengths.__getitem__) for start in range(0, len(order), size))
+        groups = (
+            sorted(order[start : start + size], key=self._lengths.__getitem__) for start in range(0, len(order), size)
+        )
         return [batch for group in groups for batch in super(LengthGroupedBatchSampler, self)._batches(group)]
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset
 from experiment import Objective
 
 from fastsal.evaluation import DataError, LabelledPairs, ScoredPairs
 from fastsal.evaluation.tables import labelled_pairs, read_labelled_pairs, read_scored_pairs, scored_pairs
+
+T = TypeVar("T")
 
 #: The numbers of the labels, and the rows of the classifier.
 NLI_CLASSES = ("contradiction", "entailment", "neutral")
@@ -31,7 +33,12 @@ def load_nli(name: str, folder: Path | None) -> LabelledPairs:
         rows = _hub(_NLI_HUB[name], "train")
         names = rows.features["label"].names
         triples = [
-            (f"{name}, row {number}", names[row["label"]] if row["label"] >= 0 else "-", row["premise"], row["hypothesis"])
+            (
+                f"{name}, row {number}",
+                names[row["label"]] if row["label"] >= 0 else "-",
+                row["premise"],
+                row["hypothesis"],
+            )
             for number, row in enumerate(rows)
         ]
         return labelled_pairs(f"{name} train", triples)
@@ -43,8 +50,8 @@ def load_stsb(split: str, folder: Path | None) -> ScoredPairs:
     """STS benchmark pairs of "train" or "validation": `folder`/stsb/sts-train.csv and sts-dev.csv."""
     if folder is None:
         rows = _hub(_STSB_HUB, split)
-        quads = [(f"stsb, row {n}", row["score"], row["sentence1"], row["sentence2"]) for n, row in enumerate(rows)]
-        return scored_pairs(split, quads)
+        scored = [(f"stsb, row {n}", row["score"], row["sentence1"], row["sentence2"]) for n, row in enumerate(rows)]
+        return scored_pairs(split, scored)
     path = folder / "stsb" / _STSB_FILES[split]
     return read_scored_pairs(_first([path, path.with_name(f"{path.name}.gz")]), 7, (4, 5, 6))
 
@@ -66,18 +73,22 @@ def make_dataset(objective: Objective, folder: Path | None, seed: int) -> Datase
         sets = [load_nli(name, folder) for name in objective.data]
         rows = [row for nli in sets for row in zip(nli.first, nli.second, nli.labels, strict=True)]
         columns = _triplets(rows) if objective.kind == "triplet" else _nli(rows)
-    dataset = Dataset.from_dict(columns)
+    dataset = Dataset.from_dict({name: sample(column, objective.limit, seed) for name, column in columns.items()})
     if not len(dataset):
         raise DataError(f"{objective.kind}: no training rows in {', '.join(objective.data)}")
-    if objective.limit is not None and objective.limit < len(dataset):
-        chosen = random.Random(seed).sample(range(len(dataset)), objective.limit)
-        dataset = dataset.select(sorted(chosen)).flatten_indices()
     return dataset
+
+
+def sample(rows: list[T], limit: int | None, seed: int) -> list[T]:
+    """At most `limit` of the rows, in their order; the same ones of lists of equal length."""
+    if limit is None or limit >= len(rows):
+        return rows
+    return [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
 
 def _nli(rows: list[tuple[str, str, str]]) -> dict[str, list]:
     premises, hypotheses, labels = (list(column) for column in zip(*rows, strict=True))
-    return {"premise": premises, "hypothesis": hypotheses, "label": [NLI_CLASSES.index(label) for label in labels]}
+    return {"sentence1": premises, "sentence2": hypotheses, "label": [NLI_CLASSES.index(label) for label in labels]}
 
 
 def _triplets(rows: list[tuple[str, str, str]]) -> dict[str, list]:
@@ -109,4 +120,6 @@ def _hub(path: str, split: str) -> Any:
         return load_dataset(path, split=split)
     # datasets, the hub's client and fsspec each have exceptions of their own for "not there" and "no network"
     except Exception as error:
-        raise DataError(f"cannot load the data set {path!r}: {error} (a local folder can be given with --data)") from error
+        raise DataError(
+            f"cannot load the data set {path!r}: {error} (a local folder can be given with --data)"
+        ) from error

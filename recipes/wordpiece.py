@@ -21,7 +21,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, max_length: int) -> P
     Returns:
         A tokenizer that `AutoTokenizer` loads again from its folder. What the pieces cannot spell becomes [UNK].
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token=_SPECIAL["unk_token"], max_input_chars_per_word=100))  # type: ignore[call-arg]
+    tokenizer = Tokenizer(models.WordPiece(unk_token=_SPECIAL["unk_token"], max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
