@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from corpus import make_texts, read_texts
@@ -45,8 +46,9 @@ def train(experiment: Experiment, run: Path, data: Path | None, device: str | No
 
     Raises:
         DataError: data is missing or malformed.
-        ValueError: settings that do not fit each other.
+        ValueError: settings that do not fit each other, or a `run` that was begun with other ones.
     """
+    _check_settings(experiment, run / "experiment.json")
     model = run / "0-begin" / "model"
     if not model.is_dir():
         _save(make_encoder(experiment.encoder, data, experiment.seed, device), None, model)
@@ -58,6 +60,18 @@ def train(experiment: Experiment, run: Path, data: Path | None, device: str | No
     if not result.is_dir():
         _in_one_step(result, lambda folder: shutil.copytree(model, folder))
     return result
+
+
+def _check_settings(experiment: Experiment, file: Path) -> None:
+    """A run that goes on with other settings would mix two experiments."""
+    settings = json.dumps(asdict(experiment), indent=2) + "\n"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(settings, encoding="utf-8")
+    elif file.read_text(encoding="utf-8") != settings:
+        raise ValueError(
+            f"run: {file.parent} was begun with other settings, see {file.name} there: take another folder"
+        )
 
 
 def export(model: Path, folder: Path) -> None:

@@ -120,6 +120,13 @@ def test_stages_follow_each_other_and_only_the_last_leaves_a_head(tmp_path, data
     assert (tmp_path / "run" / "2-stage" / "model").is_dir()
 
 
+def test_a_run_is_not_continued_with_other_settings(tmp_path, data, checkpoint):
+    train(experiment(checkpoint, NLI, max_steps=1), tmp_path / "run", data, "cpu")
+    train(experiment(checkpoint, NLI, max_steps=1), tmp_path / "run", data, "cpu")
+    with pytest.raises(ValueError, match="was begun with other settings"):
+        train(experiment(checkpoint, NLI, max_steps=2), tmp_path / "run", data, "cpu")
+
+
 def test_equal_seeds_give_equal_weights(tmp_path, data, checkpoint):
     results = [train(experiment(checkpoint, NLI), tmp_path / name, data, "cpu") for name in ("a", "b")]
     first, second = map(weights, results)
