@@ -70,7 +70,7 @@ def _check_settings(experiment: Experiment, file: Path) -> None:
         file.write_text(settings, encoding="utf-8")
     elif file.read_text(encoding="utf-8") != settings:
         raise ValueError(
-            f"run: {file.parent} was begun with other settings, see {file.name} there: take another folder"
+            f"run: {file.parent} was begun with other settings ({file.name}): take another folder"
         )
 
 
