@@ -140,6 +140,7 @@ class Stage:
         weight_decay: AdamW's.
         bfloat16: compute matrix products in bfloat16 (autocast); weights stay in float32.
         group_by_length: batches of similar lengths, which saves padding.
+        freeze: leave the encoder as it is and train the NLI classifier alone.
         save_steps: write a checkpoint after so many steps.
     """
 
@@ -154,11 +155,14 @@ class Stage:
     weight_decay: float = 0.0
     bfloat16: bool = False
     group_by_length: bool = False
+    freeze: bool = False
     save_steps: int = 500
 
     def __post_init__(self) -> None:
         if not self.objectives:
             raise ValueError("objectives must hold at least one")
+        if self.freeze and any(objective.kind != "nli" for objective in self.objectives):
+            raise ValueError("freeze: only nli has weights of its own to train")
 
 
 @dataclass(frozen=True)

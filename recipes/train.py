@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -69,9 +68,7 @@ def _check_settings(experiment: Experiment, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(settings, encoding="utf-8")
     elif file.read_text(encoding="utf-8") != settings:
-        raise ValueError(
-            f"run: {file.parent} was begun with other settings ({file.name}): take another folder"
-        )
+        raise ValueError(f"run: {file.parent} was begun with other settings ({file.name}): take another folder")
 
 
 def export(model: Path, folder: Path) -> None:
@@ -79,15 +76,14 @@ def export(model: Path, folder: Path) -> None:
 
     Other files in `folder`, such as a model card, stay.
     """
-    half = SentenceTransformer(str(model), device="cpu").half()
-    with tempfile.TemporaryDirectory() as name:
-        half.save(name, create_model_card=False)
-        config = Path(name, "config.json")
-        content = json.loads(config.read_text(encoding="utf-8"))
-        config.write_text(json.dumps({**content, "dtype": "float32"}, indent=2) + "\n", encoding="utf-8")
-        if (head := NliHead.load(model)) is not None:
-            head.save(name)
-        shutil.copytree(name, folder, dirs_exist_ok=True)
+    SentenceTransformer(str(model), device="cpu").half().save(str(folder), create_model_card=False)
+    config = folder / "config.json"
+    content = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**content, "dtype": "float32"}, indent=2) + "\n", encoding="utf-8")
+    if (head := NliHead.load(model)) is not None:
+        head.save(folder)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)  # they come readable by their owner alone
 
 
 def _train_stage(
@@ -98,6 +94,7 @@ def _train_stage(
     model = SentenceTransformer(str(begin), device=device)
     # The padding makes fused attention slow on the CPU, above all its gradient.
     model[0].model.set_attn_implementation("eager" if model.device.type == "cpu" else "sdpa")
+    model.requires_grad_(not stage.freeze)
     names = [f"{index}-{objective.kind}" for index, objective in enumerate(stage.objectives)]
     sets = DatasetDict(
         {

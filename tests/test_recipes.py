@@ -120,6 +120,14 @@ def test_stages_follow_each_other_and_only_the_last_leaves_a_head(tmp_path, data
     assert (tmp_path / "run" / "2-stage" / "model").is_dir()
 
 
+def test_a_frozen_encoder_stays_and_its_head_learns(tmp_path, data, checkpoint):
+    result = train(experiment(checkpoint, NLI, freeze=True, max_steps=3), tmp_path / "a", data, "cpu")
+    begin = weights(tmp_path / "a" / "0-begin" / "model")
+    assert all(torch.equal(begin[name], value) for name, value in weights(result).items())
+    other = train(experiment(checkpoint, NLI, freeze=True, max_steps=6), tmp_path / "b", data, "cpu")
+    assert not torch.equal(NliHead.load(result).weight, NliHead.load(other).weight)
+
+
 def test_a_run_is_not_continued_with_other_settings(tmp_path, data, checkpoint):
     train(experiment(checkpoint, NLI, max_steps=1), tmp_path / "run", data, "cpu")
     train(experiment(checkpoint, NLI, max_steps=1), tmp_path / "run", data, "cpu")
@@ -231,6 +239,7 @@ GOOD = yaml.safe_load((RECIPES / "configs" / "nli-stsb.yaml").read_text())
         ({"stages": [{"name": "a", "objectives": [NLI], "learning_rate": "1e-5"}]}, "learning_rate: expected float"),
         ({"stages": [{"name": "a", "objectives": [NLI], "batch_size": True}]}, "batch_size: expected int, got True"),
         ({"stages": {}}, "stages: expected a list"),
+        ({"stages": [{"name": "a", "objectives": [STS], "freeze": True}]}, "freeze: only nli has weights"),
         ({"seed": None}, "seed: expected int, got None"),
     ],
 )  # fmt: skip
