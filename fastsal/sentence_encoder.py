@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from fastsal.backends import PreparedEncoder
 from fastsal.encode_loop import embed
-from fastsal.model_files import find_damage, find_vocabulary_gap
+from fastsal.model_files import default_model_folder, find_damage, find_vocabulary_gap
 from fastsal.models import FAST_CLASSES, accelerate, under_reference_classes
 from fastsal.packing import PackedBatch
 from fastsal.pipeline import Pipeline, read_pipeline
@@ -55,6 +55,7 @@ class SentenceEncoder(SentenceTransformer):
 
     Args:
         model_name_or_path: a folder or a Hugging Face Hub id. Without a modules.json in it, mean pooling is assumed.
+            None, without `modules` either, is SALBERT-mini, the small English model that comes with fastsal.
         dtype: what the kernels compute in, see `fastsal.accelerate`.
         backend: "auto", "cpu", "triton" or "reference", see `fastsal.accelerate`.
         **kwargs: SentenceTransformer's other arguments. (Its own `backend` is always "torch" here.)
@@ -72,6 +73,8 @@ class SentenceEncoder(SentenceTransformer):
         backend: str = "auto",
         **kwargs: Any,
     ) -> None:
+        if model_name_or_path is None and kwargs.get("modules") is None:
+            model_name_or_path = str(default_model_folder())
         try:
             super().__init__(model_name_or_path, **kwargs)
         except Exception as error:

@@ -103,6 +103,13 @@ def test_encode_reads_every_format(tmp_path, folder, reference, suffix):
     assert_same(np.array(table["embedding"].to_pylist()), alone(reference, texts))
 
 
+def test_encode_without_a_model_takes_the_one_in_fastsal(tmp_path):
+    result = fastsal_command("encode", "-", "-o", tmp_path / "o.npy", stdin=b"A cat sat on the mat.")
+    assert result.exit_code == 0, result.output
+    expected = fastsal.SentenceEncoder().encode(["A cat sat on the mat."])
+    assert np.load(tmp_path / "o.npy").tolist() == expected.tolist()
+
+
 def test_encode_reads_standard_input(tmp_path, folder, reference):
     result = fastsal_command("encode", "-", "-o", tmp_path / "o.npy", "-m", folder, stdin=b"cat\nthe dog")
     assert result.exit_code == 0, result.output

