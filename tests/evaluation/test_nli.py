@@ -13,6 +13,7 @@ from tiny import bert_checkpoint, model_folder
 from toy import NumberEncoder, sentences
 
 from fastsal.evaluation import DataError, LabelledPairs, NliData, NliHead, score_nli
+from fastsal.evaluation.nli import _features, _fit
 from fastsal.evaluation.pairs import NLI_LABELS
 
 WIDTH = 4
@@ -53,9 +54,17 @@ def test_a_classifier_learns_the_relation():
     assert score_nli(NumberEncoder(), data).frozen == scores.frozen
 
 
-def test_features_are_u_v_difference_product():
-    from fastsal.evaluation.nli import _features
+def test_the_classifier_is_solved_to_convergence():
+    """At the optimum the gradient of C * cross-entropy + |weight|^2 / 2 is zero."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(400, 24)), rng.choice(NLI_LABELS, 400)
+    scaler, regression = _fit(features.copy(), list(labels), 0)
+    wrong = regression.predict_proba(scaler.transform(features.copy())) - (labels[:, None] == regression.classes_)
+    gradient = regression.C * wrong.T @ scaler.transform(features.copy()) + regression.coef_
+    assert np.abs(gradient).max() < 1e-6 * np.abs(regression.coef_).max()
 
+
+def test_features_are_u_v_difference_product():
     u, v = np.array([[1.0, -2.0]]), np.array([[3.0, 5.0]])
     assert _features(u, v).tolist() == [[1, -2, 3, 5, 2, 7, 3, -10]]
 
