@@ -81,7 +81,7 @@ def test_whoever_loads_it_computes_in_float32(cls):
 def test_other_ways_to_make_an_encoder_are_as_before(mini):
     other = fastsal.SentenceEncoder(modules=list(mini), device="cpu")
     assert other.encode("A cat.").tolist() == mini.encode("A cat.").tolist()
-    with pytest.raises(Exception, match="no-such-folder"):
+    with pytest.raises(OSError, match=r"internet connection|model identifier"):
         fastsal.SentenceEncoder("no-such-folder/at-all", device="cpu")
 
 
@@ -126,6 +126,6 @@ def test_scores_in_every_dtype(data_dir):
     for dtype in ("float32", "bfloat16", "int8"):
         encoder = fastsal.SentenceEncoder(dtype=dtype, device="cpu")
         scores.append(score_sts(encoder, task).all["spearman_cosine"])
-    assert min(scores) > 77
+    assert min(scores) > 74.5  # the card says 75.05
     assert max(scores) - min(scores) < 0.2
-    assert score_sts(fastsal.SentenceEncoder(device="cpu"), load_task("sick-r", data_dir)).all["spearman_cosine"] > 65
+    assert score_sts(fastsal.SentenceEncoder(device="cpu"), load_task("sick-r", data_dir)).all["spearman_cosine"] > 71
