@@ -79,8 +79,8 @@ class ForwardPass {
   const int threads_;
   std::vector<Block> blocks_;
   bool share_blocks_ = false;
-  int max_rows_ = 0;           // of a block
-  int max_tokens_ = 0;         // of a sentence
+  int max_rows_ = 0;    // of a block
+  int max_tokens_ = 0;  // of a sentence
   int64_t hidden_stride_, qkv_stride_, query_stride_, embedding_stride_;
 
   float* output_ = nullptr;
