@@ -152,7 +152,8 @@ def _style(engine: str) -> dict[str, Any]:
 
 
 def _panels(plt: Any, models: Sequence[str]) -> tuple[Any, Any]:
-    figure, axes = plt.subplots(1, len(models), figsize=(3.2 * len(models), 4.6), layout="constrained", squeeze=False)
+    size = max(3.2 * len(models), 7), 4.6
+    figure, axes = plt.subplots(1, len(models), figsize=size, layout="constrained", squeeze=False)
     for place, model in zip(axes[0], models, strict=True):
         place.set_title(model)
         place.grid(visible=True, which="major", alpha=0.3)
@@ -194,6 +195,9 @@ def _plot_length(plt: Any, rows: Sequence[Row]) -> Any:
             lengths = [row["tokens"] / row["sentences"] for row in line]
             place.plot(lengths, [row["tokens_per_s"] for row in line], **_style(engine))
         place.set(xscale="log", xlabel="tokens per text (mean)", ylim=(0, None))
+        ticks = sorted({round(row["tokens"] / row["sentences"]) for row in rows if row["model"] == model})
+        place.set_xticks(ticks, [str(tick) for tick in ticks])
+        place.minorticks_off()
     axes[0].set_ylabel("tokens/s")
     _legend(figure, axes)
     return figure

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 #: Of the rounds together, by default and with --full.
-SECONDS, FULL_SECONDS = 2.0, 10.0
+SECONDS, FULL_SECONDS = 1.5, 10.0
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 50
 

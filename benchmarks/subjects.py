@@ -20,7 +20,7 @@ import fastsal
 from fastsal.length_mixes import make_texts
 
 #: The names of what `make_subject` makes, and sentences of STS length per pass, so that the reference takes seconds.
-SUBJECTS = {"albert-base": 128, "bert-base": 128, "minilm": 512, "salbert-cnn": 128}
+SUBJECTS = {"albert-base": 96, "bert-base": 96, "minilm": 384, "salbert-cnn": 96}
 
 #: Length mixes without --full. MiniLM shows how speed goes with the length; the large models take seconds per pass.
 DEFAULT_MIXES = {
@@ -30,8 +30,11 @@ DEFAULT_MIXES = {
     "salbert-cnn": ("sts",),
 }
 
+#: Those at which the rivals are measured without --full.
+PEER_MIXES = ("sts", "passages")
+
 #: A pass has so many times fewer texts of this mix, since they are longer.
-SHARES = {"queries": 1, "sts": 1, "passages": 8, "mixed": 3}
+SHARES = {"queries": 1, "sts": 1, "passages": 6, "mixed": 3}
 
 #: Rows of a padded batch; fewer where there would not be four batches, for the rivals' streams.
 BATCH_SIZE = 32

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class _Phases:
-    """Stands in for the loop of `encode` and notes who spends which time.
+    """Stands in for the loop of `encode` and notes who spends which time in its last call.
 
     Attributes:
         tokenise, compute: seconds spent there; tokenising runs in a thread of its own beside the computing.
@@ -49,6 +51,8 @@ class _Phases:
         self._ready = None if tokens is None else iter(tokens)
 
     def __call__(self, texts: list[str], *, tokenize: Callable, compute: Callable, **options: Any) -> torch.Tensor:
+        self.tokenise, self.compute, self.tokens = 0.0, 0.0, []
+
         def timed_tokenize(piece: list[str]) -> Any:
             start = time.perf_counter()
             result = tokenize(piece) if self._ready is None else next(self._ready)
@@ -65,52 +69,50 @@ class _Phases:
         return embed(texts, tokenize=timed_tokenize, compute=timed_compute, **options)
 
 
+@cache
+def make_model(engine: str, folder: Path) -> SentenceTransformer:
+    if ENGINES[engine] is None:
+        return SentenceTransformer(str(folder), device="cpu")
+    return fastsal.SentenceEncoder(str(folder), dtype=ENGINES[engine], device="cpu")
+
+
 def test_end_to_end(benchmark, subject: Subject, corpus: int, engine: str, full: bool, results: list, monkeypatch):
-    dtype, texts = ENGINES[engine], make_texts("sts", corpus)
-    reference = SentenceTransformer(str(subject.folder), device="cpu")
-    model = reference if dtype is None else fastsal.SentenceEncoder(str(subject.folder), dtype=dtype, device="cpu")
+    texts, model, phases = make_texts("sts", corpus), make_model(engine, subject.folder), _Phases()
     benchmark.group = f"text to vectors, {corpus} sentences"
 
     def encode() -> np.ndarray:
         return model.encode(texts, show_progress_bar=False)
 
-    model.encode(texts[:MANY], show_progress_bar=False)
-    embeddings = measure(benchmark, encode, full=full) if corpus <= MANY else benchmark.pedantic(encode)
+    def seconds(loop: _Phases) -> float:
+        monkeypatch.setattr(fastsal.sentence_encoder, "embed", loop)
+        start = time.perf_counter()
+        encode()
+        return time.perf_counter() - start
 
-    some = texts[:: max(1, corpus // 16)]
-    cosines = (embeddings[:: max(1, corpus // 16)] * reference.encode(some)).sum(axis=1)
-    assert cosines.min() > (0.99 if dtype == "int8" else 0.99999)
+    monkeypatch.setattr(fastsal.sentence_encoder, "embed", phases)
+    if corpus <= MANY:
+        embeddings = measure(benchmark, encode, full=full)
+    else:
+        model.encode(texts[:MANY], show_progress_bar=False)
+        embeddings = benchmark.pedantic(encode)
+
+    step = max(1, corpus // 16)
+    cosines = (embeddings[::step] * subject.reference.encode(texts[::step])).sum(axis=1)
+    assert cosines.min() > (0.99 if ENGINES[engine] == "int8" else 0.99999)
     if benchmark.stats is None:  # --benchmark-disable
         return
     total = benchmark.stats.stats.median
     info = {"model": subject.name, "engine": engine, "corpus": corpus, "total_s": total}
     info["threads"] = torch.get_num_threads()
-    if dtype is not None:
-        info |= _parts(encode, monkeypatch, pairs=3 if corpus <= MANY else 1)
+    if ENGINES[engine] is not None:
+        whole, alone = [total], [seconds(_Phases(phases.tokens))]
+        # In turns, since the speed of a shared machine drifts; not where the one round was long.
+        for _ in range(3 if corpus <= MANY else 0):
+            phases = _Phases()
+            whole.append(seconds(phases))
+            alone.append(seconds(_Phases(phases.tokens)))
+        info |= {"tokenise_s": phases.tokenise, "compute_s": phases.compute}
+        info["rest_share"] = 1 - phases.compute / whole[-1]
+        info["overhead"] = float(np.median(whole) / np.median(alone)) - 1
     benchmark.extra_info.update(info)
     results.append(info)
-
-
-def _parts(encode: Callable[[], object], monkeypatch: pytest.MonkeyPatch, pairs: int) -> dict[str, float]:
-    """Seconds of tokenising and computing, and what the whole takes beyond the computing of tokens that are ready.
-
-    Both are measured in turns, since the speed of a shared machine drifts.
-    """
-
-    def seconds(phases: _Phases) -> float:
-        monkeypatch.setattr(fastsal.sentence_encoder, "embed", phases)
-        start = time.perf_counter()
-        encode()
-        return time.perf_counter() - start
-
-    whole, alone = [], []
-    for _ in range(pairs):
-        phases = _Phases()
-        whole.append(seconds(phases))
-        alone.append(seconds(_Phases(phases.tokens)))
-    return {
-        "tokenise_s": phases.tokenise,
-        "compute_s": phases.compute,
-        "rest_share": 1 - phases.compute / whole[-1],
-        "overhead": float(np.median(whole) / np.median(alone)) - 1,
-    }

@@ -18,7 +18,7 @@ import torch
 from engines import ENGINES, Engine, embed_features
 from peers import PEERS, make_peer, missing_packages
 from rounds import measure
-from subjects import DEFAULT_MIXES, SUBJECTS, Subject, Workload, number_of_texts
+from subjects import DEFAULT_MIXES, PEER_MIXES, SUBJECTS, Subject, Workload, number_of_texts
 
 from fastsal.accuracy import Accuracy, WrongResultError
 from fastsal.backends import backends
@@ -31,9 +31,13 @@ PEER_MIN_COSINE = {"float32": 0.9999, "bfloat16": 0.99, "int8": 0.5}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("--full")
-    work = [(subject, mix) for subject in SUBJECTS for mix in (MIXES if full else DEFAULT_MIXES[subject])]
-    metafunc.parametrize(("subject", "mix"), work, indirect=["subject"])
-    metafunc.parametrize("engine_name", [*ENGINES, *PEERS])
+    runs = [
+        (subject, mix, engine)
+        for subject in SUBJECTS
+        for mix in (MIXES if full else DEFAULT_MIXES[subject])
+        for engine in (*ENGINES, *(PEERS if full or mix in PEER_MIXES else ()))
+    ]
+    metafunc.parametrize(("subject", "mix", "engine_name"), runs, indirect=["subject"])
 
 
 class _Bench:

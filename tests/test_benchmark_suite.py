@@ -11,6 +11,7 @@ import test_throughput as throughput
 from engines import Engine, make_fastsal, make_reference, make_sentence_transformers
 from int8_accuracy import ALBERT_MIN_COSINE, albert_base, int8_cosines
 from peers import PEERS, missing_packages
+from rounds import MAX_ROUNDS, MIN_ROUNDS, measure
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from subjects import SHARES, SUBJECTS, Subject, number_of_texts
 from test_cpu_roofline import lengths_of
@@ -98,6 +99,20 @@ def test_albert_base_in_int8():
     cosines = int8_cosines(albert_base(seed=0), lengths_of("STS")[:64])
     assert len(cosines) == 64
     assert ALBERT_MIN_COSINE <= cosines.min() < 1
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0001, MAX_ROUNDS), (0.2, 7), (5.0, MIN_ROUNDS)])
+def test_rounds_fill_the_time(monkeypatch, seconds, rounds):
+    asked = []
+    monkeypatch.setattr("time.perf_counter", iter([10.0, 10.0 + seconds]).__next__)
+
+    class FakeBenchmark:
+        def pedantic(self, run, args, **options):
+            asked.append(options)
+            return run(*args)
+
+    assert measure(FakeBenchmark(), lambda x: x + 1, 4) == 5
+    assert asked == [{"rounds": rounds}]
 
 
 def test_missing_packages_are_named(monkeypatch):
