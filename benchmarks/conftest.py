@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """What report.py says about a run."""
-    command = "pytest benchmarks/ --benchmark-only" + " --full" * config.getoption("--full")
-    machine_info["fastsal"] = {"command": command, **machine_information()}
+    arguments = list(map(str, config.invocation_params.args))
+    if "--benchmark-json" in arguments:  # where the results went is nothing that readers need
+        place = arguments.index("--benchmark-json")
+        arguments[place : place + 2] = []
+    machine_info["fastsal"] = {"command": shlex.join(["pytest", *arguments]), **machine_information()}
 
 
 @pytest.fixture(scope="session")
