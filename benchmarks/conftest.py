@@ -62,3 +62,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if rows := config.stash[_ROWS]:
         terminalreporter.section("throughput and accuracy")
         terminalreporter.write_line(report.markdown_tables(rows))
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Rows to print when all are measured."""
+    rows: list[str] = []
+    yield rows
+    print("\n" + "\n".join(rows))

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from random_encoder import random_encoder
 from rounds import measure
-from torch import Tensor
 
 from fastsal import _cpu
 from fastsal.backends.cpu import CpuEncoder, _batch_arguments
 from fastsal.packing import PackedBatch, pack_token_lists
 from fastsal.pooling import PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+from fastsal.spec import EncoderSpec, EncoderWeights
 
 DTYPES = ("float32", "bfloat16", "int8")
 PARTS = ("products", "conversions", "attention", "norms", "embeddings", "pooling")
@@ -65,46 +65,15 @@ def lengths_of(mix: str) -> list[int]:
 
 
 def random_weights(shape: Shape) -> tuple[EncoderSpec, EncoderWeights]:
-    generator = torch.Generator().manual_seed(0)
-    hidden = shape.hidden
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator) * 0.02
-
-    def linear(rows: int, columns: int) -> Linear:
-        return Linear(normal(rows, columns), normal(rows))
-
-    norm = LayerNorm(torch.ones(hidden), torch.zeros(hidden))
-    layers = tuple(
-        LayerWeights(
-            query=linear(hidden, hidden),
-            key=linear(hidden, hidden),
-            value=linear(hidden, hidden),
-            attention_output=linear(hidden, hidden),
-            attention_norm=norm,
-            up=linear(shape.intermediate, hidden),
-            down=linear(hidden, shape.intermediate),
-            output_norm=norm,
-        )
-        for _ in range(max(shape.schedule) + 1)
-    )
-    weights = EncoderWeights(
-        normal(VOCABULARY, hidden), normal(512, hidden), normal(2, hidden), norm, mapping=None, layers=layers
-    )
-    spec = EncoderSpec(
+    return random_encoder(
+        shape.heads,
+        shape.hidden // shape.heads,
+        shape.intermediate,
+        schedule=shape.schedule,
+        activation=shape.activation,
         vocab_size=VOCABULARY,
         max_positions=512,
-        type_vocab_size=2,
-        embedding_size=hidden,
-        hidden_size=hidden,
-        num_heads=shape.heads,
-        head_size=hidden // shape.heads,
-        intermediate_size=shape.intermediate,
-        activation=shape.activation,
-        layer_norm_eps=1e-12,
-        layer_schedule=shape.schedule,
     )
-    return spec, weights
 
 
 def operations(shape: Shape, batch: PackedBatch) -> float:
@@ -116,14 +85,6 @@ def operations(shape: Shape, batch: PackedBatch) -> float:
 @pytest.fixture(scope="module")
 def peaks() -> dict[str, float]:
     return {dtype: _cpu.peak_rate(dtype) for dtype in DTYPES}
-
-
-@pytest.fixture(scope="module")
-def table():
-    """Rows to print when all are measured."""
-    rows: list[str] = []
-    yield rows
-    print("\n" + "\n".join(rows))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -38,13 +38,6 @@ ROUNDS = 5
 LOST_AT_MOST = 1.4
 
 
-@pytest.fixture(scope="module")
-def table():
-    rows: list[str] = []
-    yield rows
-    print("\n" + "\n".join(rows))
-
-
 @pytest.mark.skipif(torch.get_num_threads() < 2, reason="one thread: there is nothing to share")
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", ["ALBERT-base", "MiniLM-L6"])

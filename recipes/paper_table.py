@@ -29,7 +29,7 @@ from experiment import Encoder, Experiment, Stage
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling
 from settings import read_settings
-from train import data_folder, train
+from train import DATA_HELP, data_folder, train
 
 import fastsal
 from fastsal.evaluation import LabelledPairs, NliData, NliHead, StsData, load_task, score_nli, score_sts
@@ -254,9 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="folder for everything the run writes")
     parser.add_argument("--scale", choices=("small", "full"), default="small", help="form in the configuration")
     parser.add_argument("--configuration", type=Path, default=CONFIGURATION, help="YAML file with both forms")
-    parser.add_argument(
-        "--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
-    )
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--device", help="cpu, cuda, ... (default: the best one)")
     options = parser.parse_args(arguments)
     scale: Scale = getattr(read_settings(options.configuration, Scales), options.scale)

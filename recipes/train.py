@@ -32,7 +32,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from fastsal.evaluation import DataError, NliHead
 
-DATA_HELP = "folder with the data (default: the one that FASTSAL_DATA names, else by name from the Hub)"
+DATA_HELP = "folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
 
 
 def train(experiment: Experiment, run: Path, data: Path | None, device: str | None = None) -> Path:
@@ -184,9 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path, help="YAML file, such as those in recipes/configs")
     parser.add_argument("run", type=Path, help="folder for everything the run writes")
-    parser.add_argument(
-        "--data", type=Path, help="folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
-    )
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument("--device", help="cpu, cuda, ... (default: the best one)")
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="save the result there, weights in float16")
     options = parser.parse_args(arguments)

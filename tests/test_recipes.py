@@ -30,14 +30,7 @@ from fastsal.evaluation import DataError, NliHead
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
