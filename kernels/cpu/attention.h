@@ -175,19 +175,36 @@ struct AttentionTile {
   }
 };
 
-// Turns the scores of one row into exp(scale * (score - max)); returns 1 / their sum.
-FASTSAL_INLINE float softmax_row(float* scores, int tokens, int padded, float scale) {
-  for (int c = tokens; c < padded; ++c) scores[c] = -__builtin_inff();
-  Vec best = load(scores);
-  for (int c = kLanes; c < padded; c += kLanes) best = max(load(scores + c), best);
-  const float peak = max_lane(best);
-  Vec total{};
-  for (int c = 0; c < padded; c += kLanes) {
-    const Vec weight = exp((load(scores + c) - peak) * scale);
-    store(scores + c, weight);
-    total += weight;
+// The scores of a row from column `c` on; -infinity beyond the last token.
+FASTSAL_INLINE Vec load_scores(const float* scores, int c, int tokens) {
+  const Vec loaded = load(scores + c);
+  return tokens - c >= kLanes ? loaded : select(lane_numbers() < tokens - c, loaded, splat(-__builtin_inff()));
+}
+
+// Turns the scores of each row into exp(scale * (score - max)), with zeros beyond the last token, and gives 1 / their
+// sum. Step by step for all rows, so that no row waits for the row before.
+template <int kRows>
+FASTSAL_INLINE void softmax(float* scores, int64_t stride, int tokens, float scale, float (&inverse_sums)[kRows]) {
+  float peaks[kRows];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    const float* row = scores + i * stride;
+    Vec best = load_scores(row, 0, tokens);
+    for (int c = kLanes; c < tokens; c += kLanes) best = max(load_scores(row, c, tokens), best);
+    peaks[i] = max_lane(best);
   }
-  return 1.f / sum(total);
+  Vec totals[kRows] = {};
+  for (int c = 0; c < tokens; c += kLanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      float* row = scores + i * stride;
+      const Vec weight = exp((load_scores(row, c, tokens) - peaks[i]) * scale);
+      store(row + c, weight);
+      totals[i] += weight;
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) inverse_sums[i] = 1.f / sum(totals[i]);
 }
 
 // Calls run(first column, its vectors) for the tiles that `columns` are cut into.
@@ -224,12 +241,12 @@ static void attend_rows(const AttentionTask& task, const AttentionScratch<Format
   for_each_tile(space.padded, [&]<int kVectors>(int column) { tile.template score<kVectors>(column); });
 
   const float scale = 1.f / __builtin_sqrtf(static_cast<float>(task.head_size));
-  for (int i = 0; i < kRows; ++i) {
-    float* scores = task.scratch + space.scores + i * int64_t{space.padded};
-    tile.inverse_sums[i] = softmax_row(scores, task.tokens, space.padded, scale);
-    tile.rows[i] = reinterpret_cast<Unit*>(
-        row_in_units(Format(), scores, space.padded, task.scratch + space.weights + i * int64_t{space.weight_units}));
-  }
+  float* scores = task.scratch + space.scores;
+  softmax(scores, space.padded, task.tokens, scale, tile.inverse_sums);
+  for (int i = 0; i < kRows; ++i)
+    tile.rows[i] =
+        reinterpret_cast<Unit*>(row_in_units(Format(), scores + i * int64_t{space.padded}, space.padded,
+                                             task.scratch + space.weights + i * int64_t{space.weight_units}));
   for_each_tile(task.head_size, [&]<int kVectors>(int column) { tile.template combine<kVectors>(query, column); });
 }
 

@@ -30,6 +30,13 @@ FASTSAL_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
 FASTSAL_INLINE Vec multiply_add(Vec a, float b, Vec c) { return multiply_add(a, splat(b), c); }
 FASTSAL_INLINE Vec multiply_add(Vec a, Vec b, float c) { return multiply_add(a, b, splat(c)); }
 
+// 0, 1, 2, ...
+FASTSAL_INLINE IntVec lane_numbers() {
+  IntVec lanes{};
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return lanes;
+}
+
 FASTSAL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 FASTSAL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
