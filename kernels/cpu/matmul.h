@@ -44,12 +44,25 @@ struct Int8Format {
 };
 #endif
 
+// Memory that will be needed soon, asked for line by line while a tile computes.
+struct Prefetch {
+  static constexpr int kLine = 64;
+  const char* next = nullptr;
+  int lines = 0;  // a step
+
+  __attribute__((always_inline)) void advance() {
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(next + line * kLine, 0, 2);
+    next += lines * kLine;
+  }
+};
+
 // sums[i][j] += sum over steps of rows[i][step] * b[step * b_stride + j * lanes ...]; every sum runs over the steps in
 // order in one accumulator, whatever the tile's shape, so a row's result does not depend on the rows beside it.
-template <typename Format, int kRows, int kVectors>
+template <typename Format, int kRows, int kVectors, bool kPrefetch = false>
 FASTSAL_INLINE void multiply(const typename Format::Unit* const* rows, const typename Format::Unit* b, int64_t b_stride,
-                             int steps, typename Format::Sum (&sums)[kRows][kVectors]) {
+                             int steps, typename Format::Sum (&sums)[kRows][kVectors], Prefetch ahead = {}) {
   for (int64_t step = 0; step < steps; ++step) {
+    if (kPrefetch) ahead.advance();
     typename Format::Columns columns[kVectors];
 #pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) columns[j] = Format::load_columns(b + j * kLanes);
@@ -75,6 +88,7 @@ struct Tile {
   bool add;     // to what is in the output
   bool finish;  // apply the activation
   Activation activation;
+  Prefetch ahead;
 };
 
 // The pointers of a tile's rows, one register each. Loaded as a vector, as the compiler would, they would have to wait
@@ -105,8 +119,12 @@ struct SumTile {
     const Unit* rows[kRows];
     load_row_pointers(tile, rows);
     Vec sums[kRows][kVectors] = {};
-    multiply<Format, kRows, kVectors>(rows, static_cast<const Unit*>(tile.panel), kVectors * kLanes,
-                                      (tile.k_count + Format::kDepth - 1) / Format::kDepth, sums);
+    const Unit* panel = static_cast<const Unit*>(tile.panel);
+    const int steps = (tile.k_count + Format::kDepth - 1) / Format::kDepth;
+    if (kVectors == kTileVectors && tile.ahead.lines > 0)
+      multiply<Format, kRows, kVectors, true>(rows, panel, kVectors * kLanes, steps, sums, tile.ahead);
+    else
+      multiply<Format, kRows, kVectors>(rows, panel, kVectors * kLanes, steps, sums);
     const Start start(tile);
     float* output = tile.output;
     const int64_t stride = tile.output_stride;
@@ -136,11 +154,17 @@ struct GroupTile {
     const int64_t stride = tile.output_stride;
     const int k_count = tile.k_count;
     Start start(tile);
+    Prefetch ahead = tile.ahead;
     for (int k = 0; k < k_count; k += kGroup) {
       const int count = k_count - k < kGroup ? k_count - k : kGroup;
       const int steps = (count + Format::kDepth - 1) / Format::kDepth;
       typename Format::Sum sums[kRows][kVectors] = {};
-      multiply<Format, kRows, kVectors>(rows, panel, kWidth, steps, sums);
+      if (kVectors == kTileVectors && ahead.lines > 0) {
+        multiply<Format, kRows, kVectors, true>(rows, panel, kWidth, steps, sums, ahead);
+        ahead.next += steps * ahead.lines * Prefetch::kLine;
+      } else {
+        multiply<Format, kRows, kVectors>(rows, panel, kWidth, steps, sums);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         const float* row_scale = row_scales[i] + 2 * (k / kGroup);
@@ -217,31 +241,36 @@ FASTSAL_INLINE Panel panel_of(const PackedLinear& linear, int index) {
           columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
 }
 
+constexpr int stored_bytes(Precision precision) {
+  return precision == Precision::int8 ? 1 : precision == Precision::bfloat16 ? 2 : 4;
+}
+
+FASTSAL_INLINE const char* stored_chunk(const PackedLinear& linear, const Panel& panel, int k) {
+  const int64_t first = panel.first + static_cast<int64_t>(k) * panel.vectors * kLanes;
+  return static_cast<const char*>(linear.panels) + first * stored_bytes(linear.precision);
+}
+
 // A chunk of a panel in the layout that the tiles read, as floats where there is no instruction for its precision.
 FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& panel, int k, int k_count,
                                     float* unpacked) {
-  const int width = panel.vectors * kLanes;
-  const int64_t first = panel.first + static_cast<int64_t>(k) * width;
-  const int64_t count = static_cast<int64_t>(k_count) * width;
+  const void* stored = stored_chunk(linear, panel, k);
+  const int64_t count = static_cast<int64_t>(k_count) * panel.vectors * kLanes;
   switch (linear.precision) {
     case Precision::float32:
-      return static_cast<const float*>(linear.panels) + first;
-    case Precision::bfloat16: {
-      const uint16_t* from = static_cast<const uint16_t*>(linear.panels) + first;
+      return stored;
+    case Precision::bfloat16:
 #if defined(FASTSAL_BF16_DOT)
-      return from;
+      return stored;
 #endif
-      for (int64_t i = 0; i < count; i += kLanes) store_bfloat16_as_float(unpacked + i, from + i);
+      for (int64_t i = 0; i < count; i += kLanes)
+        store_bfloat16_as_float(unpacked + i, static_cast<const uint16_t*>(stored) + i);
       return unpacked;
-    }
-    case Precision::int8: {
-      const int8_t* from = static_cast<const int8_t*>(linear.panels) + first;
+    case Precision::int8:
 #if defined(FASTSAL_INT8_DOT)
-      return from;
+      return stored;
 #endif
-      for (int64_t i = 0; i < count; ++i) unpacked[i] = static_cast<float>(from[i]);
+      for (int64_t i = 0; i < count; ++i) unpacked[i] = static_cast<float>(static_cast<const int8_t*>(stored)[i]);
       return unpacked;
-    }
   }
   return nullptr;
 }
@@ -265,10 +294,35 @@ constexpr int operand_bytes(Precision precision) {
   return precision == Precision::int8 ? kInt8Bytes : precision == Precision::bfloat16 ? kBfloat16Bytes : 0;
 }
 
-// One panel for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel stays in cache for all rows.
-// `input_row(i)` is row i at k_begin, `row_scales(i)` are its scales there.
+constexpr int depth_of(Precision precision) {
+  return precision == Precision::int8 ? kInt8Depth : precision == Precision::bfloat16 ? kBfloat16Depth : 1;
+}
+
+// The chunk that comes after a chunk, cut into parts that the tiles ask for in turn.
+class NextChunk {
+ public:
+  NextChunk(const char* begin, int64_t bytes, int tiles, int steps)
+      : ahead_{begin, static_cast<int>(divide_up(bytes, int64_t{Prefetch::kLine} * tiles * steps))},
+        part_(int64_t{ahead_.lines} * steps * Prefetch::kLine),
+        left_(begin ? bytes : 0) {}
+
+  Prefetch take() {
+    if (left_ <= 0) return {};
+    const Prefetch part = ahead_;
+    ahead_.next += part_;
+    left_ -= part_;
+    return part;
+  }
+
+ private:
+  Prefetch ahead_;
+  int64_t part_, left_;
+};
+
+// One of a caller's panels before `last` for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel
+// stays in cache for all rows. `input_row(i)` is row i at k_begin, `row_scales(i)` are its scales there.
 template <typename InputRow, typename RowScales>
-FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int rows, int k_begin, int k_end,
+FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int last, int rows, int k_begin, int k_end,
                                    Activation kind, InputRow input_row, RowScales row_scales, float* output,
                                    int64_t output_stride) {
   const Panel panel = panel_of(linear, index);
@@ -286,6 +340,12 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int ro
     tile.add = k > 0;
     tile.finish = end == linear.in_features;
     tile.activation = kind;
+    const char* after = end < k_end        ? stored_chunk(linear, panel, end)
+                        : index + 1 < last ? stored_chunk(linear, panel_of(linear, index + 1), k_begin)
+                                           : nullptr;
+    NextChunk next_chunk(after, int64_t{end - k} * panel.vectors * kLanes * stored_bytes(linear.precision),
+                         static_cast<int>(divide_up(rows, kTileRows)),
+                         static_cast<int>(divide_up(end - k, depth_of(linear.precision))));
     for (int row = 0; row < rows; row += kTileRows) {
       const int count = rows - row < kTileRows ? rows - row : kTileRows;
       const void* pointers[kTileRows];
@@ -298,6 +358,7 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int ro
       tile.rows = pointers;
       tile.row_scales = scales;
       tile.output = output + row * output_stride;
+      tile.ahead = next_chunk.take();
       switch (linear.precision) {
         case Precision::float32:
           run_tile<SumTile<FloatFormat>>(count, panel.vectors, tile);
@@ -318,7 +379,7 @@ static void linear(const LinearTask& task) {
   const Operand& input = task.input;
   for (int panel = task.first_panel; panel < task.last_panel; ++panel)
     multiply_panel(
-        *task.weights, panel, task.rows, task.k_begin, task.k_end, task.activation,
+        *task.weights, panel, task.last_panel, task.rows, task.k_begin, task.k_end, task.activation,
         [&](int row) { return static_cast<const char*>(input.rows) + row * input.row_bytes; },
         [&](int row) { return input.scales + row * input.scales_stride; },
         task.output + static_cast<int64_t>(panel - task.base_panel) * kPanelWidth, task.output_stride);

@@ -57,8 +57,8 @@ static void pool(const PoolingTask& task) {
     const int count = channels - column < kPanelWidth ? channels - column : kPanelWidth;
     if (convolution)
       multiply_panel(
-          convolution->weights, panel, task.num_positions, 0, convolution->weights.in_features, Activation::linear,
-          [&](int i) { return task.input + task.row_offset[i]; },
+          convolution->weights, panel, task.last_panel, task.num_positions, 0, convolution->weights.in_features,
+          Activation::linear, [&](int i) { return task.input + task.row_offset[i]; },
           [](int) { return static_cast<const float*>(nullptr); }, task.products, kPanelWidth);
     for (int m = 0; m < task.num_modes; ++m) {
       const PoolingMode mode = static_cast<PoolingMode>(task.modes[m]);

@@ -102,4 +102,5 @@ FASTSAL_INLINE float max_lane(Vec value) {
 }
 #endif
 
+constexpr int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
