@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from train import export, train
 from trainer import LengthGroupedBatchSampler, SeededBatchSampler, Trainer
 from training_data import NLI_CLASSES, make_dataset
+from wordpiece import train_wordpiece
 
 import fastsal
 from fastsal.data import sample_sentences
@@ -182,6 +183,16 @@ def test_a_fresh_albert_starts_from_its_teacher(tmp_path, data):
     settings.encoder.config["intermediate_size"] = 48
     with pytest.raises(ValueError, match="intermediate_size must be the teacher's 64, got 48"):
         make_encoder(settings.encoder, data, 0, "cpu")
+
+
+def test_a_vocabulary_depends_on_its_texts_alone():
+    """The library numbers characters and breaks ties in the order of a hash table with a random seed."""
+    texts = [*TEXTS, *(f"{a}{b}{c}" for a in "xyz" for b in "0123é" for c in "pqrs")]  # many ties
+    first, *others = [train_wordpiece(texts, 90, 32).backend_tokenizer.to_str() for _ in range(6)]
+    assert all(other == first for other in others)
+    tokenizer = train_wordpiece(texts, 90, 32)
+    assert len(tokenizer) == 90
+    assert {token.content for token in tokenizer.added_tokens_decoder.values()} == {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}
 
 
 def test_export_halves_the_file_and_loads_in_float32(tmp_path, data, checkpoint):
