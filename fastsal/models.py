@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling, BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.albert.modeling_albert import AlbertModel
-from transformers.models.bert.modeling_bert import BertModel
+from transformers.models.bert.modeling_bert import BertModel, BertPooler
 
 from fastsal.backends import BACKENDS
 from fastsal.backends.reference import reference_sentence_embeddings
 from fastsal.compilation import encode, note_traced_reference, register, why_not_encode
 from fastsal.coverage import Call, NotCoveredError, bind_call, environment_reason
+from fastsal.linear import is_hooked, linear_and_tanh
 from fastsal.output_recording import register_recorders
 from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
 from fastsal.pooling import PoolingSpec
@@ -273,7 +274,9 @@ class FastAlbertModel(FastEncoderMixin, AlbertModel):
         return self._forward(args, kwargs)
 
     def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
-        return None if self.pooler is None else self.pooler_activation(self.pooler(last_hidden_state[:, 0]))
+        if self.pooler is None:
+            return None
+        return linear_and_tanh(self.pooler, self.pooler_activation, last_hidden_state[:, 0])
 
     def _output(self, **outputs: Any) -> BaseModelOutputWithPooling:
         return BaseModelOutputWithPooling(**outputs)
@@ -286,7 +289,10 @@ class FastBertModel(FastEncoderMixin, BertModel):
         return self._forward(args, kwargs)
 
     def _pooled(self, last_hidden_state: Tensor) -> Tensor | None:
-        return None if self.pooler is None else self.pooler(last_hidden_state)
+        pooler = self.pooler
+        if type(pooler) is not BertPooler or is_hooked(pooler):
+            return None if pooler is None else pooler(last_hidden_state)
+        return linear_and_tanh(pooler.dense, pooler.activation, last_hidden_state[:, 0])
 
     def _output(self, **outputs: Any) -> BaseModelOutputWithPoolingAndCrossAttentions:
         return BaseModelOutputWithPoolingAndCrossAttentions(**outputs)

@@ -10,6 +10,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling
 from torch import nn
 
+from fastsal.linear import is_hooked
 from fastsal.models import FastEncoderMixin
 from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
 
@@ -66,7 +67,7 @@ def read_pipeline(model: SentenceTransformer) -> Pipeline | str:
         if reason := _not_understood_behind(module):
             return reason
     for module in skipped:
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+        if is_hooked(module):
             return f"{_name(module)} has a forward hook or a replaced forward"
     if model.module_kwargs and any(model.module_kwargs.values()):
         return "its modules take keyword arguments"

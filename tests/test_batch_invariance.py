@@ -37,7 +37,9 @@ def test_forward_and_sentence_embeddings(make, dtype, threads):
     longest = model.config.max_position_embeddings
     sentences = random_sentences(40, longest, model.config.vocab_size)
     with torch.inference_mode():
-        alone = [model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in sentences]
+        outputs = [model(input_ids=torch.tensor([ids])) for ids in sentences]
+        alone = [output.last_hidden_state[0] for output in outputs]
+        pooled = torch.cat([output.pooler_output for output in outputs])
         embedded = torch.cat([model.sentence_embeddings([ids]) for ids in sentences])
         for order in (range(len(sentences)), reversed(range(len(sentences))), [7, 3, 30, 3]):
             order = list(order)
@@ -46,9 +48,10 @@ def test_forward_and_sentence_embeddings(make, dtype, threads):
             for row, index in enumerate(order):
                 ids[row, : len(sentences[index])] = torch.tensor(sentences[index])
                 mask[row, : len(sentences[index])] = 1
-            together = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            together = model(input_ids=ids, attention_mask=mask)
             for row, index in enumerate(order):
-                assert torch.equal(together[row, : len(sentences[index])], alone[index])
+                assert torch.equal(together.last_hidden_state[row, : len(sentences[index])], alone[index])
+            assert torch.equal(together.pooler_output, pooled[order])
             assert torch.equal(model.sentence_embeddings([sentences[i] for i in order]), embedded[order])
 
 

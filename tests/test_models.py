@@ -696,6 +696,29 @@ def test_gradient_checkpointing(caplog):
             torch.testing.assert_close(ours.grad, reference.grad)
 
 
+def test_whatever_a_pooler_is_made_of_runs(model, fast):
+    """Its plain product is the kernels'; hooks, replaced forwards and other modules are called."""
+    batch, seen = random_batch(), []
+    before = fast(**batch).pooler_output
+    names = [name for name, _ in fast.named_modules() if name.startswith("pooler")]  # the activation's too
+    for name in names:
+        handle = fast.get_submodule(name).register_forward_hook(lambda module, args, output: output * 2)
+        assert not torch.equal(fast(**batch).pooler_output, before), name
+        assert_ran_native(fast)
+        handle.remove()
+        pre = fast.get_submodule(name).register_forward_pre_hook(lambda module, args: seen.append(type(module)))
+        fast(**batch)
+        pre.remove()
+    assert len(seen) == len(names)
+    assert torch.equal(fast(**batch).pooler_output, before)
+
+    replaced = "pooler.dense" if model.config.model_type == "bert" else "pooler"
+    for encoder in (model, fast):
+        encoder.set_submodule(replaced, nn.Sequential(encoder.get_submodule(replaced), nn.Tanh()))
+    torch.testing.assert_close(fast(**batch).pooler_output, model(**batch).pooler_output, rtol=1e-4, atol=1e-5)
+    assert_ran_native(fast)
+
+
 def test_hooks_on_the_model_itself_run_and_inner_ones_too(model, fast):
     batch, seen = random_batch(), []
     fast.register_forward_pre_hook(lambda module, args: seen.append("pre"))

@@ -135,6 +135,17 @@ class CpuEncoder:
         return native
 
 
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "linear") -> Tensor:
+    """activation(rows (B, K) @ weight (N, K).T + bias (N,)), all float32 on the CPU: (B, N).
+
+    `activation` is one of `fastsal.spec.ACTIVATIONS`. A row's result does not depend on the other rows.
+    """
+    output = torch.empty(len(rows), len(weight), dtype=torch.float32, device="cpu")
+    bias = None if bias is None else _floats(bias)
+    _cpu.linear(_floats(rows), _floats(weight), bias, output, activation, torch.get_num_threads())
+    return output
+
+
 def _floats(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32).contiguous()
 

@@ -84,6 +84,20 @@ struct LinearTask {
   Activation activation;
 };
 
+// output[:, outputs] = input @ weight.T + bias in float32, the weights (out_features x in_features) as PyTorch has
+// them.
+struct PlainLinearTask {
+  const float* input;
+  int64_t input_stride;
+  int rows;
+  const float* weight;
+  const float* bias;  // may be null
+  int in_features;
+  int first_output, last_output;
+  float* output;
+  int64_t output_stride;
+};
+
 // Rows of floats -> the operand of a matrix product. `inverse_smoothing` (may be null) multiplies every column first.
 struct ConvertTask {
   const float* input;
@@ -179,6 +193,7 @@ struct Kernels {
   int depth[kPrecisions];
   int operand_bytes[kPrecisions];
   void (*linear)(const LinearTask&);
+  void (*plain_linear)(const PlainLinearTask&);
   void (*convert)(const ConvertTask&);
   void (*layer_norm)(const NormTask&);
   void (*embed)(const EmbeddingTask&);

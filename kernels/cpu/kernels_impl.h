@@ -25,6 +25,7 @@ namespace {
 #include "math.h"
 #include "convert.h"
 #include "matmul.h"
+#include "plain_linear.h"
 #include "layers.h"
 #include "attention.h"
 #include "pool.h"
@@ -38,6 +39,7 @@ const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          {1, kBfloat16Depth, kInt8Depth},
                          {0, kBfloat16Bytes, kInt8Bytes},
                          linear,
+                         plain_linear,
                          convert,
                          layer_norm,
                          embed,

@@ -325,6 +325,7 @@ template <typename InputRow, typename RowScales>
 FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int last, int rows, int k_begin, int k_end,
                                    Activation kind, InputRow input_row, RowScales row_scales, float* output,
                                    int64_t output_stride) {
+  if (rows == 0) return;
   const Panel panel = panel_of(linear, index);
   const int entry = operand_bytes(linear.precision) ? operand_bytes(linear.precision) : 4;
   alignas(64) float unpacked[kSumChunk * kPanelWidth];

@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "encoder.h"
 #include "pooling.h"
 #include "roofline.h"
+#include "threads.h"
 
 namespace nb = nanobind;
 
@@ -71,6 +74,19 @@ fastsal::Precision precision_from_name(const std::string& name) {
   if (name == "bfloat16") return fastsal::Precision::bfloat16;
   if (name == "int8") return fastsal::Precision::int8;
   throw std::invalid_argument("precision must be 'float32', 'bfloat16' or 'int8', got '" + name + "'");
+}
+
+// Fewer multiplications take less time than it takes to wake a thread.
+constexpr int64_t kTeamProducts = 1 << 22;
+
+void activate(const fastsal::Kernels& kernels, float* values, int64_t count, fastsal::Activation kind) {
+  float vector[64] = {};
+  for (int64_t done = 0; done < count; done += kernels.lanes) {
+    const size_t bytes = static_cast<size_t>(std::min<int64_t>(kernels.lanes, count - done)) * sizeof(float);
+    std::memcpy(vector, values + done, bytes);
+    kernels.activate(vector, kernels.lanes, 1, kernels.lanes, kind);
+    std::memcpy(values + done, vector, bytes);
+  }
 }
 
 // Keeps the embedding tables alive: the encoder reads them where they are.
@@ -150,16 +166,51 @@ NB_MODULE(_cpu, m) {
       "activate",
       [](Array<float, 1> values, const std::string& activation) {
         const fastsal::Kernels& kernels = fastsal::select_kernels();
-        const int64_t count = static_cast<int64_t>(values.shape(0));
-        if (count % kernels.lanes != 0)
-          wrong("values", "a multiple of " + std::to_string(kernels.lanes) + " long", std::to_string(count));
         const fastsal::Activation kind = fastsal::activation_from_name(activation);
         nb::gil_scoped_release unlocked;
-        for (int64_t done = 0; done < count; done += kernels.lanes)
-          kernels.activate(values.data() + done, kernels.lanes, 1, kernels.lanes, kind);
+        activate(kernels, values.data(), static_cast<int64_t>(values.shape(0)), kind);
       },
       nb::arg("values").noconvert(), nb::arg("activation"),
       "Applies an activation in place; for tests of its accuracy.");
+
+  m.def(
+      "linear",
+      [](const Matrix& input, const Matrix& weight, const std::optional<Floats>& bias, Array<float, 2> output,
+         const std::string& activation, int threads) {
+        const int64_t rows = static_cast<int64_t>(input.shape(0)), columns = static_cast<int64_t>(input.shape(1));
+        const int64_t outputs = static_cast<int64_t>(weight.shape(0));
+        table(weight, "weight", outputs, columns);
+        if (static_cast<int64_t>(output.shape(0)) != rows || static_cast<int64_t>(output.shape(1)) != outputs)
+          wrong("output", "of shape " + shape(rows, outputs), shape(output.shape(0), output.shape(1)));
+        if (bias && static_cast<int64_t>(bias->shape(0)) != outputs)
+          wrong("bias", "of " + std::to_string(outputs) + " values", std::to_string(bias->shape(0)));
+        fastsal::PlainLinearTask task{input.data(),
+                                      columns,
+                                      static_cast<int>(rows),
+                                      weight.data(),
+                                      bias ? bias->data() : nullptr,
+                                      static_cast<int>(columns),
+                                      0,
+                                      static_cast<int>(outputs),
+                                      output.data(),
+                                      outputs};
+        const fastsal::Kernels& kernels = fastsal::select_kernels();
+        const fastsal::Activation kind = fastsal::activation_from_name(activation);
+        const bool worth_a_team = rows * outputs * columns >= kTeamProducts;
+        nb::gil_scoped_release unlocked;
+        fastsal::run_team(worth_a_team ? threads : 1, [&](const fastsal::Team& team) {
+          fastsal::PlainLinearTask mine = task;
+          const fastsal::Range range = fastsal::share(outputs, team);
+          mine.first_output = static_cast<int>(range.begin);
+          mine.last_output = static_cast<int>(range.end);
+          kernels.plain_linear(mine);
+          for (int64_t row = 0; row < rows; ++row)
+            activate(kernels, output.data() + row * outputs + range.begin, range.end - range.begin, kind);
+        });
+      },
+      nb::arg("input").noconvert(), nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(),
+      nb::arg("output").noconvert(), nb::arg("activation"), nb::arg("threads"),
+      "output = activation(input @ weight.T + bias); a row's result does not depend on the other rows.");
 
   m.def(
       "peak_rate",
