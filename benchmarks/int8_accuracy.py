@@ -33,10 +33,10 @@ from transformers import AlbertConfig, AlbertModel
 
 import fastsal
 from fastsal.accuracy import WrongResultError
-from fastsal.backends import cpu, int8
+from fastsal.backends import int8
 from fastsal.demo import minilm_folder
 from fastsal.evaluation import StsData, load_task, score_sts
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerWeights
+from fastsal.spec import LayerWeights
 
 #: (q, k, v; feed-forward) exponents that are tried.
 EXPONENTS = [(0.25, 0.75), (0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 0.5), (0.5, 0.75), (0.75, 0.75), (0.0, 0.75)]
@@ -94,27 +94,12 @@ def make_row(table: str, variant: str, spearman: float | None, cosines: np.ndarr
 # --- the kernels
 
 
-def _smoothing_by(largest: Callable[[LayerWeights], Tensor]) -> Callable[[EncoderSpec, EncoderWeights], list]:
-    """`int8_smoothing`, with another choice of what the weights of q, k and v amount to."""
-
-    def smoothing(spec: EncoderSpec, weights: EncoderWeights) -> list[tuple[Tensor, Tensor]]:
-        usual = int8.int8_smoothing(spec, weights)
-        exponent = int8.QKV_EXPONENT
-        changed = []
-        for (qkv, up), layer in zip(usual, weights.layers, strict=True):
-            by_value = layer.value.weight.detach().float().abs().amax(0).clamp(min=1e-5)
-            ratio = by_value / largest(layer).clamp(min=1e-5)
-            changed.append(((qkv * ratio ** (1 - exponent)).contiguous(), up))
-        return changed
-
-    return smoothing
-
-
 def _stacked(layer: LayerWeights) -> Tensor:
     return torch.stack([linear.weight.detach().float() for linear in (layer.query, layer.key, layer.value)])
 
 
 DRIVERS: dict[str, Callable[[LayerWeights], Tensor]] = {
+    "v alone": lambda layer: int8.column_sizes(layer.value),
     "largest of q, k, v": lambda layer: _stacked(layer).abs().amax((0, 1)),
     "mean of q's, k's, v's largest": lambda layer: _stacked(layer).abs().amax(1).mean(0),
     "root mean square of q, k, v": lambda layer: _stacked(layer).square().mean((0, 1)).sqrt(),
@@ -148,7 +133,7 @@ def kernel_rows(evaluation: Evaluation) -> Iterator[Row]:
             chosen = " (the default)" if (qkv, up) == EXPONENTS[0] else ""
             yield evaluation.row("kernels", f"int8, exponents {qkv} and {up}, v decides{chosen}", embed("int8"))
     for name, largest in DRIVERS.items():
-        with _patched(cpu, int8_smoothing=_smoothing_by(largest)):
+        with _patched(int8, qkv_sizes=largest):
             qkv, up = EXPONENTS[0]
             yield evaluation.row("kernels", f"int8, exponents {qkv} and {up}, {name}", embed("int8"))
 
@@ -211,21 +196,18 @@ def _simulated(model: SentenceTransformer, scheme: Scheme) -> SentenceTransforme
     norm = encoder.embeddings.LayerNorm
     for layer in encoder.encoder.layer:
         attention = layer.attention
-        qkv = _smoothing(norm, attention.self.value, int8.QKV_EXPONENT) if scheme.smoothed else None
-        up = _smoothing(attention.output.LayerNorm, layer.intermediate.dense, int8.UP_EXPONENT)
+        qkv = up = None
+        if scheme.smoothed:
+            qkv = int8.smoothing([norm], int8.qkv_sizes(attention.self), int8.QKV_EXPONENT)
+            up_sizes = int8.column_sizes(layer.intermediate.dense)
+            up = int8.smoothing([attention.output.LayerNorm], up_sizes, int8.UP_EXPONENT)
         for name in ("query", "key", "value"):
             setattr(attention.self, name, _RoundedLinear(getattr(attention.self, name), scheme, qkv))
         attention.output.dense = _RoundedLinear(attention.output.dense, scheme, None)
-        layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, up if scheme.smoothed else None)
+        layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, up)
         layer.output.dense = _RoundedLinear(layer.output.dense, scheme, None)
         norm = layer.output.LayerNorm
     return model
-
-
-def _smoothing(norm: nn.LayerNorm, reader: nn.Linear, exponent: float) -> Tensor:
-    size = 3 * norm.weight.detach().abs() + norm.bias.detach().abs()
-    largest = reader.weight.detach().abs().amax(0).clamp(min=1e-5)
-    return (size.clamp(min=1e-5) ** exponent / largest ** (1 - exponent)).clamp(min=1e-5)
 
 
 def scheme_rows(evaluation: Evaluation) -> Iterator[Row]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
+from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 #: Shares of the channel's size that go into the weights, for the inputs of q, k, v and of the feed-forward layer.
 #: Chosen, as the other weights that count, by benchmarks/int8_accuracy.py.
 QKV_EXPONENT, UP_EXPONENT = 0.25, 0.75
+
+#: A channel counts at least as much as this share of what q and k read of it.
+_OTHERS_SHARE = 0.1
 
 
 def int8_smoothing(spec: EncoderSpec, weights: EncoderWeights) -> list[tuple[Tensor, Tensor]]:
@@ -29,21 +32,31 @@ def int8_smoothing(spec: EncoderSpec, weights: EncoderWeights) -> list[tuple[Ten
         if previous is not None:
             norms_before[index].append(previous)
         previous = weights.layers[index].output_norm
-    # Of q, k and v, whose input is the same, v's weights decide: its errors reach the output, theirs shift the softmax.
     return [
         (
-            _smoothing(norms, layer.value, QKV_EXPONENT),
-            _smoothing([layer.attention_norm], layer.up, UP_EXPONENT),
+            smoothing(norms, qkv_sizes(layer), QKV_EXPONENT),
+            smoothing([layer.attention_norm], column_sizes(layer.up), UP_EXPONENT),
         )
         for layer, norms in zip(weights.layers, norms_before, strict=True)
     ]
 
 
-def _smoothing(norms: list[LayerNorm], reader: Linear, exponent: float) -> Tensor:
-    weight = reader.weight.detach().float()
+def column_sizes(reader: Linear) -> Tensor:
+    """The largest weight that reads each channel."""
+    return reader.weight.detach().float().abs().amax(0)
+
+
+def qkv_sizes(layer: LayerWeights) -> Tensor:
+    """Of q, k and v, whose input is the same, v decides: its errors reach the output, theirs shift the softmax. But
+    what v ignores must not be blown up for the others: in their weights it alone would set the scale of its group."""
+    others = torch.maximum(column_sizes(layer.query), column_sizes(layer.key))
+    return torch.maximum(column_sizes(layer.value), _OTHERS_SHARE * others)
+
+
+def smoothing(norms: list[LayerNorm], reader_sizes: Tensor, exponent: float) -> Tensor:
+    """What each channel is divided by, given the norms that it may come from and the weights that read it."""
     if not norms:
-        return torch.ones(weight.shape[1])
+        return torch.ones_like(reader_sizes)
     sizes = torch.stack([3 * norm.weight.float().abs() + norm.bias.float().abs() for norm in norms]).amax(0)
-    largest = weight.abs().amax(0)
-    smoothing = sizes.clamp(min=1e-5) ** exponent / largest.clamp(min=1e-5) ** (1 - exponent)
-    return smoothing.clamp(min=1e-5).detach().contiguous()
+    divisors = sizes.clamp(min=1e-5) ** exponent / reader_sizes.clamp(min=1e-5) ** (1 - exponent)
+    return divisors.clamp(min=1e-5).detach().contiguous()

@@ -12,7 +12,7 @@ struct Block {
   int rows;
 };
 
-// Whole sentences, about `target` tokens a block; a longer sentence is a block of its own.
+// Whole sentences, about `target` tokens a block; up to about twice as many, or one longer sentence.
 std::vector<Block> cut_into_blocks(const int64_t* cu_seqlens, int64_t num_sentences, int64_t target);
 
 // The largest load of a thread over the mean load, when the next free thread takes the next block.

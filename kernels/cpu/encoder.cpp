@@ -81,14 +81,24 @@ void Encoder::hidden_states(const Batch& batch, bool all_layers, float* output, 
   ForwardPass(*this, batch, threads).hidden_states(all_layers, output);
 }
 
+void Encoder::check(const Pooling& pooling) const {
+  if (pooling.kernels != &kernels_ || pooling.hidden_size != spec_.hidden_size)
+    throw std::invalid_argument("pooling must be made by this encoder: it is for " +
+                                std::string(pooling.kernels->name) + " and a hidden size of " +
+                                std::to_string(pooling.hidden_size) + ", not for " + kernels_.name + " and " +
+                                std::to_string(spec_.hidden_size));
+}
+
 void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads,
                                   Scheme scheme) const {
   check(batch);
+  check(pooling);
   ForwardPass(*this, batch, threads, scheme).sentence_embeddings(pooling, output);
 }
 
 Profile Encoder::profile(const Batch& batch, const Pooling& pooling, float* output) const {
   check(batch);
+  check(pooling);
   Profile profile;
   ForwardPass pass(*this, batch, 1);
   pass.profile_into(&profile);

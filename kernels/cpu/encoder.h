@@ -60,6 +60,7 @@ class Encoder {
   };
 
   void check(const Batch& batch) const;
+  void check(const Pooling& pooling) const;
 
   const Kernels& kernels_;
   EncoderSpec spec_;

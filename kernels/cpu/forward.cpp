@@ -19,13 +19,6 @@ constexpr int64_t kSharedBlockTokens = 256;
 // sharing costs 0..6 % (benchmarks/test_cpu_schemes.py).
 constexpr double kMaxImbalance = 1.05;
 
-// Rows apart by whole vectors and one more: a stride of a power of two would put a tile's rows into one cache set, and
-// the attention kernel may read a vector past a row's end.
-int64_t stride_of(int64_t columns, int lanes) { return round_up(columns, lanes) + lanes; }
-
-// Likewise; the kernels write whole vectors and read whole groups of four entries.
-int64_t operand_row_bytes(int64_t columns, int entry) { return round_up(columns * entry, 64) + 64; }
-
 Operand rows_of(const float* input, int64_t stride) {
   return {input, stride * static_cast<int64_t>(sizeof(float)), nullptr, 0};
 }
@@ -70,11 +63,11 @@ void ForwardPass::hidden_states(bool all_layers, float* output) {
 }
 
 void ForwardPass::sentence_embeddings(const Pooling& pooling, float* output) {
-  const PoolingPlan plan(pooling, batch_.cu_seqlens, blocks_, hidden_stride_);
+  const bool no_layer = spec_.layer_schedule.empty();  // that could select a row
+  const PoolingWay way = no_layer && pooling.way() == PoolingWay::one_row ? PoolingWay::positions : pooling.way();
+  const PoolingPlan plan(pooling, way, batch_.cu_seqlens, blocks_, hidden_stride_);
   output_ = output;
   plan_ = &plan;
-  way_ = pooling.way();
-  if (way_ == PoolingWay::one_row && spec_.layer_schedule.empty()) way_ = PoolingWay::positions;
   run();
 }
 
@@ -112,9 +105,9 @@ ForwardPass::Workspace ForwardPass::carve(float* memory, int members) const {
   space.convolution_input = nullptr;
   if (plan_) {
     const Pooling& pooling = plan_->pooling;
-    if (way_ == PoolingWay::one_row)
+    if (plan_->way == PoolingWay::one_row)
       space.queries = take(plan_->max_sentences * query_stride_);
-    else if (way_ == PoolingWay::window_sums)
+    else if (plan_->way == PoolingWay::window_sums)
       space.convolution_input = take(plan_->max_sentences * pooling.max_kernel_size * pooling.input_columns);
     else if (!pooling.convolutions.empty())
       space.convolution_input = take(plan_->max_input_rows * pooling.input_columns);
@@ -166,8 +159,8 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
   const size_t num_layers = spec_.layer_schedule.size();
   for (size_t i = 0; i < num_layers; ++i) {
     const Encoder::Layer& layer = encoder_.layers_[static_cast<size_t>(spec_.layer_schedule[i])];
-    if (way_ == PoolingWay::one_row && i + 1 == num_layers)
-      run_selected_layer(block, layer, space, team);
+    if (plan_ && plan_->way == PoolingWay::one_row && i + 1 == num_layers)
+      run_selected_layer(index, layer, space, team);
     else
       run_layer(block, layer, space, team);
     if (all_layers_) copy_out(block, static_cast<int>(i) + 1, space, team);
@@ -267,22 +260,24 @@ void ForwardPass::attend(const Block& block, const Workspace& space, const Team&
 
 // The last layer where one token of each sentence is wanted: keys and values of all tokens, all else of that token.
 // Leaves one row in `hidden` for each sentence that has tokens.
-void ForwardPass::run_selected_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space,
+void ForwardPass::run_selected_layer(size_t index, const Encoder::Layer& layer, const Workspace& space,
                                      const Team& team) const {
+  const Block& block = blocks_[index];
   const int hidden = spec_.hidden_size;
   const int width = kernels_.panel_width;
   Operand input =
       operand(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, block.rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.qkv, qkv_stride_, block.rows), hidden / width, layer.qkv.num_panels, team);
 
-  std::vector<int64_t> sentences;
-  for (int64_t s = block.first_sentence; s < block.last_sentence; ++s)
-    if (tokens_of(s) > 0) sentences.push_back(s);
-  const int rows = static_cast<int>(sentences.size());
+  const size_t first = static_cast<size_t>(plan_->first_position[index]);
+  const int rows = static_cast<int>(static_cast<size_t>(plan_->first_position[index + 1]) - first);
+  const auto sentence_of = [&](int64_t row) {
+    return block.first_sentence + plan_->sentence[first + static_cast<size_t>(row)];
+  };
   if (team.member == 0) {
     for (int r = 0; r < rows; ++r) {
-      const int64_t s = sentences[static_cast<size_t>(r)];
-      const int64_t from = batch_.cu_seqlens[s] - block.first_row + plan_->pooling.selected_token(tokens_of(s));
+      const int64_t token = plan_->position[first + static_cast<size_t>(r)];
+      const int64_t from = batch_.cu_seqlens[sentence_of(r)] - block.first_row + token;
       std::memmove(space.hidden + r * hidden_stride_, space.hidden + from * hidden_stride_,
                    static_cast<size_t>(hidden_stride_) * sizeof(float));
     }
@@ -294,7 +289,7 @@ void ForwardPass::run_selected_layer(const Block& block, const Encoder::Layer& l
   const int64_t heads = spec_.num_heads;
   const Range items = share(rows * heads, team);
   for (int64_t item = items.begin; item < items.end; ++item) {
-    const int64_t s = sentences[static_cast<size_t>(item / heads)];
+    const int64_t s = sentence_of(item / heads);
     const int64_t column = item % heads * spec_.head_size;
     const float* keys = space.qkv + (batch_.cu_seqlens[s] - block.first_row) * qkv_stride_ + hidden + column;
     kernels_.attention({space.queries + item / heads * query_stride_ + column, query_stride_, 1, keys, keys + hidden,

@@ -48,13 +48,12 @@ class ForwardPass {
   int feed_forward_columns(int members) const;
   float* scratch_of(const Workspace& space, const Team& team) const;
 
-  // Each step is run by all members of a team and ends with a barrier.
+  // Each step is run by all members of a team. One whose result the others read ends with a barrier.
   void run_block(size_t index, const Workspace& space, const Team& team) const;
   void embed(const Block& block, const Workspace& space, const Team& team) const;
   void run_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space, const Team& team) const;
   void attend(const Block& block, const Workspace& space, const Team& team) const;
-  void run_selected_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space,
-                          const Team& team) const;
+  void run_selected_layer(size_t index, const Encoder::Layer& layer, const Workspace& space, const Team& team) const;
   void finish_layer(const Encoder::Layer& layer, const float* context, int64_t context_stride, int rows,
                     const Workspace& space, const Team& team) const;
   Operand operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
@@ -86,7 +85,6 @@ class ForwardPass {
   float* output_ = nullptr;
   bool all_layers_ = false;
   const PoolingPlan* plan_ = nullptr;
-  PoolingWay way_ = PoolingWay::positions;
   Profile* profile_ = nullptr;
 };
 

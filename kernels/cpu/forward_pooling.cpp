@@ -10,7 +10,7 @@ void ForwardPass::pool(size_t index, const Workspace& space, const Team& team) c
   const PartTimer timer(profile_, kPooling);
   const Block& block = blocks_[index];
   const Pooling& pooling = plan_->pooling;
-  switch (way_) {
+  switch (plan_->way) {
     case PoolingWay::one_row:
       pool_selected(block, space, team);
       break;

@@ -117,7 +117,7 @@ struct NormWeights {
   float eps = 0;
 };
 
-// hidden = LayerNorm(hidden + update), row by row; `update` may be null.
+// hidden = LayerNorm(hidden + update), row by row.
 struct NormTask {
   float* hidden;
   int64_t hidden_stride;

@@ -301,22 +301,28 @@ constexpr int depth_of(Precision precision) {
 // The chunk that comes after a chunk, cut into parts that the tiles ask for in turn.
 class NextChunk {
  public:
-  NextChunk(const char* begin, int64_t bytes, int tiles, int steps)
-      : ahead_{begin, static_cast<int>(divide_up(bytes, int64_t{Prefetch::kLine} * tiles * steps))},
-        part_(int64_t{ahead_.lines} * steps * Prefetch::kLine),
-        left_(begin ? bytes : 0) {}
+  NextChunk(int tiles, int steps) : tiles_(tiles), steps_(steps) {}
+
+  void set(const PackedLinear& linear, const Panel& panel, int k, int k_end) {
+    const int k_count = k_end - k < kSumChunk ? k_end - k : kSumChunk;
+    left_ = int64_t{k_count} * panel.vectors * kLanes * stored_bytes(linear.precision);
+    ahead_.next = stored_chunk(linear, panel, k);
+    ahead_.lines = static_cast<int>(divide_up(left_, int64_t{Prefetch::kLine} * tiles_ * steps_));
+  }
 
   Prefetch take() {
     if (left_ <= 0) return {};
     const Prefetch part = ahead_;
-    ahead_.next += part_;
-    left_ -= part_;
+    const int64_t bytes = int64_t{ahead_.lines} * steps_ * Prefetch::kLine;
+    ahead_.next += bytes;
+    left_ -= bytes;
     return part;
   }
 
  private:
+  const int tiles_, steps_;
   Prefetch ahead_;
-  int64_t part_, left_;
+  int64_t left_ = 0;
 };
 
 // One of a caller's panels before `last` for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel
@@ -341,12 +347,11 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int la
     tile.add = k > 0;
     tile.finish = end == linear.in_features;
     tile.activation = kind;
-    const char* after = end < k_end        ? stored_chunk(linear, panel, end)
-                        : index + 1 < last ? stored_chunk(linear, panel_of(linear, index + 1), k_begin)
-                                           : nullptr;
-    NextChunk next_chunk(after, int64_t{end - k} * panel.vectors * kLanes * stored_bytes(linear.precision),
-                         static_cast<int>(divide_up(rows, kTileRows)),
+    const bool in_panel = end < k_end;
+    NextChunk next_chunk(static_cast<int>(divide_up(rows, kTileRows)),
                          static_cast<int>(divide_up(end - k, depth_of(linear.precision))));
+    if (in_panel || index + 1 < last)
+      next_chunk.set(linear, in_panel ? panel : panel_of(linear, index + 1), in_panel ? end : k_begin, k_end);
     for (int row = 0; row < rows; row += kTileRows) {
       const int count = rows - row < kTileRows ? rows - row : kTileRows;
       const void* pointers[kTileRows];

@@ -297,8 +297,12 @@ NB_MODULE(_cpu, m) {
                                      norm(layer.output_norm, "output_norm", hidden),
                                      smoothing(layer.qkv_smoothing, "qkv_smoothing", hidden),
                                      smoothing(layer.up_smoothing, "up_smoothing", hidden)});
-            new (self) PyEncoder{words, positions, types,
-                                 std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view)};
+            std::unique_ptr<Encoder> encoder;
+            {
+              nb::gil_scoped_release unlocked;
+              encoder = std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view);
+            }
+            new (self) PyEncoder{words, positions, types, std::move(encoder)};
           },
           nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"),
           nb::arg("activation"), nb::arg("layer_norm_eps"), nb::arg("precision"), nb::arg("layer_schedule"),
@@ -328,6 +332,7 @@ NB_MODULE(_cpu, m) {
               views.push_back(
                   {weight.data(), bias ? bias->data() : nullptr, channels, static_cast<int>(weight.shape(2)), stride});
             }
+            nb::gil_scoped_release unlocked;
             return Pooling(self.encoder->kernels(), hidden, std::move(ids), views, skip < 0 ? 0 : skip, normalize);
           },
           nb::kw_only(), nb::arg("modes"), nb::arg("convolutions"), nb::arg("skip"), nb::arg("normalize"))

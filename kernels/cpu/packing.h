@@ -38,4 +38,11 @@ class Packer {
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Rows apart by whole vectors and one more: a stride of a power of two would put a tile's rows into one cache set, and
+// the attention kernel may read a vector past a row's end.
+inline int64_t stride_of(int64_t columns, int lanes) { return round_up(columns, lanes) + lanes; }
+
+// Likewise; the kernels write whole vectors and read whole groups of four entries.
+inline int64_t operand_row_bytes(int64_t columns, int entry) { return round_up(columns * entry, 64) + 64; }
+
 }  // namespace fastsal

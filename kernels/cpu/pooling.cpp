@@ -9,16 +9,18 @@
 
 namespace fastsal {
 
-Pooling::Pooling(const Kernels& kernels, int hidden_size, std::vector<int> modes_,
+Pooling::Pooling(const Kernels& kernels_, int hidden_size_, std::vector<int> modes_,
                  const std::vector<ConvolutionView>& views, int skip_, bool normalize_)
     : modes(std::move(modes_)),
       skip(skip_),
       normalize(normalize_),
-      columns(hidden_size),
-      input_columns(static_cast<int>(round_up(hidden_size, kernels.lanes))) {
+      kernels(&kernels_),
+      hidden_size(hidden_size_),
+      columns(hidden_size_),
+      input_columns(static_cast<int>(round_up(hidden_size_, kernels_.lanes))) {
   if (views.empty()) return;
   const auto lay_out = [&](float* memory) {
-    Packer packer(kernels, memory);
+    Packer packer(kernels_, memory);
     convolutions.clear();
     columns = 0;
     for (const ConvolutionView& view : views) {
@@ -50,9 +52,9 @@ int64_t Pooling::selected_token(int64_t tokens) const {
   return tokens > skip ? skip : 0;
 }
 
-PoolingPlan::PoolingPlan(const Pooling& pooling_, const int64_t* cu_seqlens, const std::vector<Block>& blocks,
-                         int64_t hidden_stride)
-    : pooling(pooling_) {
+PoolingPlan::PoolingPlan(const Pooling& pooling_, PoolingWay way_, const int64_t* cu_seqlens,
+                         const std::vector<Block>& blocks, int64_t hidden_stride)
+    : pooling(pooling_), way(way_) {
   const std::vector<PackedConvolution>& convolutions = pooling.convolutions;
   row_offset.resize(std::max<size_t>(convolutions.size(), 1));
   for (const Block& block : blocks) {
@@ -75,7 +77,11 @@ PoolingPlan::PoolingPlan(const Pooling& pooling_, const int64_t* cu_seqlens, con
                                       std::to_string(s) + ", so they cannot be concatenated");
         length = outputs;
       }
-      for (int64_t t = 0; t < length; ++t) {
+      if (way == PoolingWay::one_row && tokens > 0) {
+        sentence.push_back(static_cast<int32_t>(s - block.first_sentence));
+        position.push_back(static_cast<int32_t>(pooling.selected_token(tokens)));
+      }
+      for (int64_t t = 0; t < length && way == PoolingWay::positions; ++t) {
         sentence.push_back(static_cast<int32_t>(s - block.first_sentence));
         position.push_back(static_cast<int32_t>(t));
         if (convolutions.empty()) row_offset[0].push_back((row + t) * hidden_stride);

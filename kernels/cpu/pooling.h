@@ -31,6 +31,8 @@ struct Pooling {
   std::vector<int> modes;
   int skip;
   bool normalize;
+  const Kernels* kernels;
+  int hidden_size;
   int columns;        // of one mode's result
   int input_columns;  // of a zero-padded row, whole vectors
   int max_padding = 0;
@@ -39,13 +41,15 @@ struct Pooling {
   Buffer weights;
 };
 
-// Where the pooled positions of every sentence lie, for the whole batch; offsets count from the block's first row.
+// Where the pooled positions of every sentence lie, for the whole batch; offsets count from the block's first row. With
+// PoolingWay::one_row a sentence has one position, its selected token, or none.
 struct PoolingPlan {
   // Throws std::invalid_argument for a sentence that the convolutions refuse.
-  PoolingPlan(const Pooling& pooling, const int64_t* cu_seqlens, const std::vector<Block>& blocks,
+  PoolingPlan(const Pooling& pooling, PoolingWay way, const int64_t* cu_seqlens, const std::vector<Block>& blocks,
               int64_t hidden_stride);
 
   const Pooling& pooling;
+  const PoolingWay way;
   std::vector<std::vector<int64_t>> row_offset;  // per convolution (one entry without any), per position
   std::vector<int32_t> sentence, position;       // per position; the sentence counts from its block's first
   std::vector<int32_t> lengths;                  // per sentence

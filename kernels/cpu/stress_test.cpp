@@ -1,5 +1,6 @@
 // Runs the encoder from several threads at once, with shared and single blocks, every precision and pooling way, and
 // compares with the serial results to the bit. Built with a sanitizer by `make sanitize`.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -9,6 +10,7 @@
 #include "dispatch.h"
 #include "encoder.h"
 #include "pooling.h"
+#include "threads.h"
 
 using namespace fastsal;
 
@@ -83,14 +85,26 @@ int check(const Kernels& kernels, Precision precision) {
   const std::vector<Pooling> poolings = [&] {
     std::vector<Pooling> list;
     list.emplace_back(kernels, kHidden, std::vector<int>{kCls}, std::vector<ConvolutionView>{}, 0, true);
+    list.emplace_back(kernels, kHidden, std::vector<int>{kWeightedMean, kLastToken}, std::vector<ConvolutionView>{}, 0,
+                      true);
     list.emplace_back(kernels, kHidden, std::vector<int>{kMax, kMean}, std::vector<ConvolutionView>{}, 1, false);
     list.emplace_back(kernels, kHidden, std::vector<int>{kMean}, std::vector<ConvolutionView>{convolution}, 0, true);
     list.emplace_back(kernels, kHidden, std::vector<int>{kMax}, std::vector<ConvolutionView>{convolution}, 0, false);
     return list;
   }();
-  const std::vector<Tokens> inputs = {Tokens({12}), Tokens({1, 0, 40, 3}), Tokens({250, 7}),
-                                      Tokens(std::vector<int>(40, 13)), Tokens({300})};
+  const std::vector<Tokens> inputs = {Tokens({}),       Tokens({0, 0}),
+                                      Tokens({12}),     Tokens({1, 0, 40, 3}),
+                                      Tokens({250, 7}), Tokens(std::vector<int>(40, 13)),
+                                      Tokens({300})};
   int wrong = 0;
+  for (const Tokens& tokens : inputs) {
+    const size_t floats = tokens.ids.size() * kHidden;
+    std::vector<float> serial(3 * floats), shared(3 * floats), last(floats);
+    encoder.hidden_states(tokens.batch(), true, serial.data(), 1);
+    encoder.hidden_states(tokens.batch(), true, shared.data(), 3);
+    encoder.hidden_states(tokens.batch(), false, last.data(), 2);
+    wrong += serial != shared || !std::equal(last.begin(), last.end(), serial.end() - static_cast<ptrdiff_t>(floats));
+  }
   for (const Pooling& pooling : poolings) {
     for (const Tokens& tokens : inputs) {
       const size_t floats = static_cast<size_t>((tokens.bounds.size() - 1) * pooling.output_size());
@@ -114,12 +128,43 @@ int check(const Kernels& kernels, Precision precision) {
   return wrong;
 }
 
+// On memory of exactly the needed size: each row alone, and a team's shares, against all at once.
+int check_plain_linear(const Kernels& kernels) {
+  int wrong = 0;
+  for (int columns : {1, kernels.lanes - 1, kernels.lanes, kernels.lanes + 1, 33})
+    for (int rows = 0; rows < 10; ++rows) {
+      const int outputs = rows + columns % 7 + 1;
+      const std::vector<float> input = normal(static_cast<size_t>(rows * columns), 1.f);
+      const std::vector<float> weight = normal(static_cast<size_t>(outputs * columns), 1.f);
+      const std::vector<float> bias = normal(static_cast<size_t>(outputs), 1.f);
+      std::vector<float> whole(static_cast<size_t>(rows * outputs)), parts(whole.size());
+      const PlainLinearTask task{input.data(), columns, rows,    weight.data(), bias.data(),
+                                 columns,      0,       outputs, whole.data(),  outputs};
+      kernels.plain_linear(task);
+      run_team(3, [&](const Team& team) {
+        const Range mine = share(outputs, team);
+        for (int row = 0; row < rows; ++row) {
+          PlainLinearTask part = task;
+          part.input += row * columns;
+          part.rows = 1;
+          part.output = parts.data() + row * outputs;
+          part.first_output = static_cast<int>(mine.begin);
+          part.last_output = static_cast<int>(mine.end);
+          kernels.plain_linear(part);
+        }
+      });
+      wrong += whole != parts;
+    }
+  return wrong;
+}
+
 }  // namespace
 
 int main() {
   int wrong = 0;
   for (const InstructionSet& set : instruction_sets()) {
     if (!set.runs_here) continue;
+    wrong += check_plain_linear(*set.kernels);
     for (Precision precision : {Precision::float32, Precision::bfloat16, Precision::int8})
       wrong += check(*set.kernels, precision);
     std::printf("%s: %d results differ so far\n", set.kernels->name, wrong);

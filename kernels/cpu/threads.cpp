@@ -71,6 +71,7 @@ Pool& pool() {
 // Takes up to `count` idle workers; starts new ones only up to the number that one call may ask for.
 std::vector<Worker*> take_workers(int count) {
   std::vector<Worker*> taken;
+  taken.reserve(static_cast<size_t>(count));
   std::lock_guard lock(pool().mutex);
   while (static_cast<int>(taken.size()) < count) {
     if (!pool().idle.empty()) {

@@ -104,6 +104,30 @@ def test_output_of_the_wrong_shape(encoder):
         )
 
 
+def test_a_pooling_of_another_encoder(encoder, monkeypatch):
+    """Its panels and its width are another's: using it would read past the rows."""
+    batch = random_batch([3, 4])
+    arguments = {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "token_type_ids": batch.token_type_ids,
+        "cu_seqlens": batch.cu_seqlens,
+    }
+    others = [CpuEncoder(*random_encoder(2, 64, 32))]
+    if len(INSTRUCTION_SETS) > 1:
+        monkeypatch.setenv("FASTSAL_CPU_ISA", INSTRUCTION_SETS[-1])
+        others.append(CpuEncoder(*random_encoder()))
+    for other in others:
+        pooling = other._pooling(PoolingSpec())
+        output = torch.empty(2, pooling.output_size)
+        with pytest.raises(ValueError, match="pooling must be made by this encoder"):
+            encoder._native.sentence_embeddings(
+                pooling=pooling, inputs_embeds=None, output=output, threads=1, **arguments
+            )
+        with pytest.raises(ValueError, match="pooling must be made by this encoder"):
+            encoder._native.profile(pooling=pooling, **arguments)
+
+
 def test_weights_of_the_wrong_shape():
     spec, weights = random_encoder()
     layer = dataclasses.replace(weights.layers[0], up=Linear(torch.zeros(40, 15), torch.zeros(40)))

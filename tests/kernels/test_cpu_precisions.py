@@ -115,6 +115,28 @@ def test_cosine_of_embeddings(activation, dtype, worst, mean):
     assert cosine.mean() >= mean
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-3, 0.01])
+@pytest.mark.parametrize("readers", [("query", "key"), ("value",), ("query", "key", "value"), ("up",)])
+def test_channels_that_some_weights_ignore_do_not_spoil_the_others(readers, factor):
+    """A pruned column of one reader must not decide how the channel is rounded for another."""
+    spec, weights = random_encoder(12, 32, 1536)
+    batch, pooling = random_batch([40] * 20), PoolingSpec(("mean",))
+
+    def worst_cosine() -> float:
+        truth = OracleEncoder(spec, weights).sentence_embeddings(batch, pooling)
+        embeddings = CpuEncoder(spec, weights, "int8").sentence_embeddings(batch, pooling).double()
+        return float(F.cosine_similarity(embeddings, truth).min())
+
+    for layer in weights.layers:  # as in trained models, the softmax is not flat
+        layer.query.weight.mul_(2)
+        layer.key.weight.mul_(2)
+    untouched = worst_cosine()
+    for layer in weights.layers:
+        for name in readers:
+            getattr(layer, name).weight[:, [3, 77, 200, 380]] *= factor
+    assert 1 - worst_cosine() <= 2 * (1 - untouched)
+
+
 def test_int8_sums_at_the_ends_of_the_range(isa):
     """255 x 127 in every place: a pair of such products overflows 16 bits."""
     spec, weights = random_encoder(num_heads=1, head_size=256, intermediate_size=256, schedule=(0,), activation="relu")
