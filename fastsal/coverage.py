@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 #: Arguments of AlbertModel.forward and BertModel.forward that come first, in this order, in every transformers 5.
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
@@ -17,6 +18,9 @@ INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", 
 ATTENTION_IMPLEMENTATIONS = frozenset(
     (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 )
+
+#: What these names mean before a user registers something else under one of them.
+_ATTENTION_FUNCTIONS = {name: ALL_ATTENTION_FUNCTIONS.get(name) for name in ATTENTION_IMPLEMENTATIONS if name}
 
 _POSITIONS = {name: position for position, name in enumerate(INPUT_NAMES)}
 _NONE_GIVEN = (None,) * len(INPUT_NAMES)
@@ -141,6 +145,8 @@ def _config_reason(config: Any, inputs: list[Any]) -> str | None:
     implementation = config._attn_implementation
     if implementation not in ATTENTION_IMPLEMENTATIONS:
         return f"the attention implementation {implementation!r} is not covered"
+    if implementation and ALL_ATTENTION_FUNCTIONS.get(implementation) is not _ATTENTION_FUNCTIONS[implementation]:
+        return f"another attention function was registered as {implementation!r}"
     if vars(config).get("is_causal"):
         return "config.is_causal is set"
     if positions is not None and mask is None and str(implementation).startswith("flash"):

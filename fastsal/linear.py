@@ -34,7 +34,9 @@ def _is_plain_product(layer: nn.Module, rows: Tensor) -> bool:
     tensors = [rows, layer.weight] if layer.bias is None else [rows, layer.weight, layer.bias]
     return (
         all(type(t) in (Tensor, nn.Parameter) and t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
-        and rows.dim() == 2
+        and layer.weight.dim() == rows.dim() == 2
         and rows.shape[1] == layer.weight.shape[1]
+        and (layer.bias is None or layer.bias.shape == layer.weight.shape[:1])
+        and all(tensor.data_ptr() for tensor in tensors)  # else torch says what is wrong
         and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
     )

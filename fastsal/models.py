@@ -381,6 +381,11 @@ def under_reference_classes(model: nn.Module) -> Iterator[None]:
             encoder.__class__ = fast_class
 
 
+def runs_fast_forward(encoder: FastEncoderMixin) -> bool:
+    """Whether no subclass overrides the drop-in's forward."""
+    return any(type(encoder).forward is fast.forward for fast in FAST_CLASSES.values())
+
+
 def fast_encoders(model: nn.Module) -> dict[str, FastEncoderMixin]:
     """The accelerated encoders in `model` by their names in it."""
     return {name: module for name, module in model.named_modules() if isinstance(module, FastEncoderMixin)}

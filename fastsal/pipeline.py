@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import CNN, Dropout, Lay
 from torch import nn
 
 from fastsal.linear import is_hooked
-from fastsal.models import FastEncoderMixin
+from fastsal.models import FastEncoderMixin, runs_fast_forward
 from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
 
 #: How the Transformer module must run its model: `last_hidden_state` of a plain forward pass.
@@ -49,7 +49,7 @@ def read_pipeline(model: SentenceTransformer) -> Pipeline | str:
     skipped = [model, transformer, transformer.model]
     if rest and type(rest[0]) is CNN:
         cnn = rest.pop(0)
-        if not all(_is_plain_convolution(conv) for conv in cnn.convs):
+        if not all(map(_is_plain_convolution, cnn.convs)):
             return "its CNN has convolutions other than the module itself makes"
         skipped += [cnn, *cnn.convs]
         convolutions = tuple(Convolution(conv.weight, conv.bias, conv.stride[0]) for conv in cnn.convs)
@@ -84,6 +84,8 @@ def _not_plain_transformer(module: Any) -> str | None:
         return f"its first module is {_name(module)}, not sentence-transformers' Transformer"
     if not isinstance(module.model, FastEncoderMixin):
         return f"its model is {_name(module.model)}, which is not accelerated"
+    if not runs_fast_forward(module.model):
+        return f"its model is {_name(module.model)}, which has a forward of its own"
     if module.modality_config.get("text") != _TEXT_MODALITY or module.module_output_name != "token_embeddings":
         return "its Transformer module gives other features than token embeddings of texts"
     if "message" in module.modality_config:
@@ -102,6 +104,7 @@ def _is_plain_convolution(conv: nn.Module) -> bool:
         and conv.padding_mode == "zeros"
         and conv.dilation == (1,)
         and conv.groups == 1
+        and conv.weight.data_ptr() != 0
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fastsal.weights_watch import optimizer_steps
+
 __all__ = ["POOLING_MODES", "Convolution", "PoolingSpec"]
 
 #: sentence-transformers' names, in the order in which old configs with several flags concatenate them.
@@ -72,7 +74,7 @@ class PoolingSpec:
             self.modes,
             self.skip_tokens,
             self.normalize,
-            *((t.data_ptr(), -1 if t.is_inference() else t._version, t.dtype, tuple(t.shape)) for t in tensors),
+            *((t.data_ptr(), _version(t), t.dtype, tuple(t.shape)) for t in tensors),
             *((c.stride, c.bias is None) for c in self.convolutions),
         )
 
@@ -80,3 +82,10 @@ class PoolingSpec:
         """Columns of the sentence embeddings of an encoder of this `hidden_size`."""
         width = sum(c.weight.shape[0] for c in self.convolutions) if self.convolutions else hidden_size
         return len(self.modes) * width
+
+
+def _version(tensor: Tensor) -> object:
+    """Differs from before whenever the values may."""
+    if tensor.is_inference():  # it counts no versions: never known to be as it was
+        return object()
+    return tensor._version, optimizer_steps(tensor)

@@ -287,6 +287,8 @@ class SentenceEncoder(SentenceTransformer):
         cls = type(self)
         if cls.forward is not SentenceTransformer.forward or cls.preprocess is not SentenceEncoder.preprocess:
             return f"{cls.__name__} has a forward or preprocess of its own"
+        if {"forward", "preprocess"} & vars(self).keys():
+            return "its forward or preprocess was replaced"
         if getattr(self, "_distributed_inference", None) is not None:
             return "encode is distributed over processes"
         pipeline = read_pipeline(self)

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class ModuleWatch:
@@ -22,7 +24,8 @@ class ModuleWatch:
     Watched are, for every module added: its class, children, parameters and buffers (by identity), its forward hooks
     and whether its ``forward`` is overridden; for every tensor added: version counter, memory, shape, strides and
     dtype; and the attributes added. Not noticed is a write that bypasses the version counter, as
-    ``parameter.data.copy_()`` does, unless an optimizer's step made it.
+    ``parameter.data.copy_()`` does, unless an optimizer's step made it, or a module that was put into another's place
+    meanwhile (PEFT merges adapters so).
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,7 @@ class ModuleWatch:
         self._tensors: list[Tensor] = []
         self._attributes: list[tuple[dict[str, Any], str]] = []
         self._active_in_training: list[dict[str, Any]] = []
-        self._stepped = False  # an optimizer stepped one of the tensors
+        self._stale = False  # tensors may have changed without a trace
 
     def add_module(self, module: nn.Module) -> None:
         self._modules.append(module)
@@ -85,7 +88,7 @@ class ModuleWatch:
         tensors = self._tensors
         try:
             return (
-                not self._stepped
+                not self._stale
                 and [tensor._version for tensor in tensors] == self._versions
                 and list(map(Tensor.data_ptr, tensors)) == self._pointers
                 and [tensor.dtype for tensor in tensors] == self._dtypes
@@ -105,7 +108,11 @@ class ModuleWatch:
 
     def note_step(self, stepped: set[int]) -> None:
         """The tensors of which `stepped` holds the ids may have changed without a trace."""
-        self._stepped = self._stepped or not stepped.isdisjoint(map(id, self._tensors))
+        self._stale = self._stale or not stepped.isdisjoint(map(id, self._tensors))
+
+    def note_new_child(self, parent: nn.Module) -> None:
+        """`parent` was given another module, and what is in it may have been written to before it is taken back."""
+        self._stale = self._stale or any(parent is module for module in self._modules)
 
     def any_requires_grad(self) -> bool:
         return True in [tensor.requires_grad for tensor in self._tensors]
@@ -122,15 +129,32 @@ class ModuleWatch:
 #: All watches alive.
 _watches: weakref.WeakSet[ModuleWatch] = weakref.WeakSet()
 
+#: Steps of the tensors that `optimizer_steps` was asked about.
+_steps: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
 
 def _note_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Fused optimizers, transformers' Trainer's default, write parameters without counting versions (torch 2.13)."""
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
     for watch in list(_watches):
         watch.note_step(stepped)
+    for tensor in list(_steps):
+        if id(tensor) in stepped:
+            _steps[tensor] += 1
+
+
+def _note_registration(parent: nn.Module, name: str, child: nn.Module | None) -> None:
+    for watch in list(_watches):
+        watch.note_new_child(parent)
 
 
 register_optimizer_step_post_hook(_note_optimizer_step)
+register_module_module_registration_hook(_note_registration)
+
+
+def optimizer_steps(tensor: Tensor) -> int:
+    """How often an optimizer has stepped `tensor` since this was first asked about it."""
+    return _steps.setdefault(tensor, 0)
 
 
 def _all_values(dicts: list[dict[str, Any]]) -> list[Any]:

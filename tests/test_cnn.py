@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,43 @@ def test_weights_that_change_are_noticed(checkpoint, tmp_path):
         seen.append(fast.encode(TEXTS))
         np.testing.assert_allclose(seen[-1], reference.encode(TEXTS, batch_size=1), rtol=0, atol=1e-4)
         assert not np.allclose(seen[-1], seen[-2], atol=1e-3)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_cnn_that_an_optimizer_trains_under_a_frozen_encoder(checkpoint, tmp_path, fused):
+    """Fused optimizers, transformers' Trainer's default, leave no trace in the version counter."""
+    _, fast = encoders_of(cnn_folder(tmp_path / "model", checkpoint, [1, 3]))
+    fast[0].requires_grad_(False)
+    fast[1].requires_grad_(True)
+    optimizer = torch.optim.AdamW(fast[1].parameters(), lr=0.1, fused=fused)
+    for _ in range(2):
+        before = fast.encode(TEXTS)
+        for parameter in fast[1].parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        plain = fastsal.restore(copy.deepcopy(fast))
+        after = fast.encode(TEXTS)
+        np.testing.assert_allclose(after, plain.encode(TEXTS, batch_size=1), rtol=0, atol=1e-4)
+        assert not np.allclose(after, before, atol=1e-3)
+
+
+def test_a_cnn_made_in_inference_mode(checkpoint, tmp_path):
+    """Its tensors count no versions."""
+    _, fast = encoders_of(cnn_folder(tmp_path / "model", checkpoint, [1, 3]))
+    with torch.inference_mode():
+        fast[1] = CNN(WIDTH, CHANNELS, [1, 3])
+    before = fast.encode(TEXTS)
+    assert np.array_equal(fast.encode(TEXTS), before)
+    with torch.inference_mode():
+        fast[1].convs[0].weight.mul_(3)
+    assert not np.allclose(fast.encode(TEXTS), before, atol=1e-3)
+
+
+def test_freed_convolutions_get_torchs_error(checkpoint, tmp_path):
+    _, fast = encoders_of(cnn_folder(tmp_path / "model", checkpoint, [3]))
+    fast[1].convs[0].weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="storage of size 0"):
+        fast.encode(TEXTS)
 
 
 def test_altered_convolutions_run_in_the_reference(checkpoint, tmp_path):

@@ -197,6 +197,32 @@ def test_adapters_come_and_go(fast):
     assert_ran_native(fast)
 
 
+def test_adapters_that_are_merged_between_two_calls(fast):
+    """As PEFT's merge_and_unload: the layer is wrapped, written to past the version counter, and taken back."""
+    before = run(fast)
+    attention, linear = _attention(fast), _attention(fast).value
+    attention.value = nn.Sequential(linear)
+    linear.weight.data += 0.1 * torch.randn_like(linear.weight)
+    attention.value = linear
+    assert not torch.allclose(run(fast), before)
+    assert_follows(fast)
+    assert_ran_native(fast)
+
+
+def test_settings_that_are_read_once_are_watched(fast):
+    run(fast)
+    fast.embeddings.word_embeddings.max_norm = 0.5
+    assert "max_norm" in fast.fastsal_status().detail
+    fast.embeddings.word_embeddings.max_norm = None
+    if fast.config.model_type == "albert":
+        fast.encoder.config = copy.deepcopy(fast.config)
+        fast.encoder.config.num_hidden_layers = 1
+        before = run(fast)
+        fast.encoder.config = copy.deepcopy(fast.config)
+        assert not torch.equal(run(fast), before)
+    assert_follows(fast)
+
+
 def test_freed_memory_is_noticed_before_a_kernel_reads_it(fast):
     """As sharding does between uses of a layer: the same tensor object, storage and version, but no memory."""
     before = run(fast)

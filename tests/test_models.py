@@ -14,6 +14,7 @@ from test_architectures import ACTIVATION_NAMES, ALBERT_OPTIONS, CASES, OPTIONS
 from tolerance import assert_as_exact_as_reference
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling, BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import fastsal
 from fastsal.architectures import read_encoder
@@ -719,6 +720,32 @@ def test_whatever_a_pooler_is_made_of_runs(model, fast):
     assert_ran_native(fast)
 
 
+def test_a_pooler_that_is_no_plain_product_is_torchs(model, fast):
+    """What F.linear broadcasts, and what it refuses."""
+    batch = random_batch()
+    linears = [m.pooler.dense if m.config.model_type == "bert" else m.pooler for m in (model, fast)]
+    usual = [linear.bias for linear in linears]
+    for bias in (torch.tensor([0.3]), torch.tensor(0.3), None):
+        for linear in linears:
+            linear.bias = None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+        torch.testing.assert_close(fast(**batch).pooler_output, model(**batch).pooler_output, rtol=1e-4, atol=1e-5)
+        assert_ran_native(fast)
+    for linear, bias in zip(linears, usual, strict=True):
+        linear.bias = bias
+    memory = linears[1].weight.untyped_storage()
+    saved, size = linears[1].weight.clone(), memory.nbytes()
+    memory.resize_(0)
+    with pytest.raises(RuntimeError, match="storage of size 0"):
+        fast(**batch)
+    memory.resize_(size)
+    linears[1].weight.copy_(saved)
+    torch.testing.assert_close(fast(**batch).pooler_output, model(**batch).pooler_output, rtol=1e-4, atol=1e-5)
+    for linear in linears:
+        linear.weight = nn.Parameter(linear.weight[0].clone(), requires_grad=False)
+        linear.bias = None
+    torch.testing.assert_close(fast(**batch).pooler_output, model(**batch).pooler_output, rtol=1e-4, atol=1e-5)
+
+
 def test_hooks_on_the_model_itself_run_and_inner_ones_too(model, fast):
     batch, seen = random_batch(), []
     fast.register_forward_pre_hook(lambda module, args: seen.append("pre"))
@@ -765,6 +792,17 @@ def test_attention_implementations(model):
         encoder.set_attn_implementation("fastsal_test_attention")
     assert_like_reference(model, fast, batch, "fastsal_test_attention")
     assert not torch.allclose(fast(**batch).last_hidden_state, expected)
+
+    usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    for encoder in (model, fast):
+        encoder.set_attn_implementation("sdpa")
+    AttentionInterface.register("sdpa", nothing_attended)
+    try:
+        assert_like_reference(model, fast, batch, "another attention function")
+    finally:
+        AttentionInterface.register("sdpa", usual)
+    assert torch.equal(fast(**batch).last_hidden_state, expected)
+    assert_ran_native(fast)
 
 
 def test_autocast_global_hooks_and_modes_are_the_references(model, fast):

@@ -353,6 +353,32 @@ class TestTokenizing:
         assert not np.allclose(embeddings, expected, atol=1e-3)
 
 
+def test_replaced_code_runs(checkpoint, tmp_path):
+    """An encoder's subclass with a forward of its own, and a preprocess that was replaced on the object."""
+    folder = model_folder(tmp_path / "plain", checkpoint, Pooling(WIDTH, "mean"))
+    reference, fast = encoders_of(folder)
+    usual = fast.encode(TEXTS)
+    for model in (reference, fast):
+        preprocess = model.preprocess
+        model.preprocess = lambda inputs, *args, _usual=preprocess, **kwargs: _usual(
+            [f"the {text}" for text in inputs], *args, **kwargs
+        )
+    replaced = fast.encode(TEXTS)
+    np.testing.assert_allclose(replaced, reference.encode(TEXTS), rtol=0, atol=1e-5)
+    assert not np.allclose(replaced, usual, atol=1e-3)
+    del fast.preprocess
+
+    class Doubled(type(fast[0].model)):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.last_hidden_state = output.last_hidden_state * 2
+            return output
+
+    fast[0].model.__class__ = Doubled
+    assert "forward of its own" in fast._computation(None)
+    np.testing.assert_allclose(fast.encode(TEXTS), 2 * usual, rtol=0, atol=1e-5)
+
+
 def test_many_prompts_are_not_remembered_for_ever(fast):
     from fastsal.tokenization import _MAX_SETTINGS, _shared_of
 

@@ -28,9 +28,10 @@ def read_albert(model: hf.AlbertModel, reader: ModuleReader) -> tuple[EncoderSpe
             layers.append(_read_layer(layer, reader, hidden_size))
         group_members.append(range(first, len(layers)))
 
+    config = reader.attribute(encoder, "config")
     schedule = _layer_schedule(
-        reader.attribute(encoder.config, "num_hidden_layers"),
-        reader.attribute(encoder.config, "num_hidden_groups"),
+        reader.attribute(config, "num_hidden_layers"),
+        reader.attribute(config, "num_hidden_groups"),
         group_members,
     )
     return make_encoder(embeddings, mapping, hidden_size, layers, schedule)

@@ -15,7 +15,7 @@ def read_bert(model: hf.BertModel, reader: ModuleReader) -> tuple[EncoderSpec, E
     Raises:
         UnreadableError: it is a decoder, or computes something that EncoderSpec cannot say.
     """
-    if reader.attribute(model.config, "is_decoder"):
+    if reader.attribute(reader.attribute(model, "config"), "is_decoder"):
         raise UnreadableError("the model is a decoder")
     embeddings = read_embeddings(reader, reader.child(model, "embeddings", hf.BertEmbeddings))
     hidden_size = embeddings.word.shape[1]

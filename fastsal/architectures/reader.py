@@ -82,7 +82,7 @@ class ModuleReader:
     def embedding(self, parent: nn.Module, name: str) -> Tensor:
         """The (rows, columns) table of an nn.Embedding."""
         module = self.child(parent, name, nn.Embedding)
-        if module.max_norm is not None:
+        if self.attribute(module, "max_norm") is not None:
             raise UnreadableError(f"{self._name(module)} renormalises its rows (max_norm)")
         return self.parameter(module, "weight", None)
 
