@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Number
 from pathlib import Path
@@ -26,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from fastsal.backends import PreparedEncoder
 from fastsal.encode_loop import embed
 from fastsal.model_files import default_model_folder, find_damage, find_vocabulary_gap
-from fastsal.models import FAST_CLASSES, accelerate, under_reference_classes
+from fastsal.models import FAST_CLASSES, accelerate, reference_twin
 from fastsal.packing import PackedBatch
 from fastsal.pipeline import Pipeline, read_pipeline
 from fastsal.preparation import Plan
@@ -195,21 +196,27 @@ class SentenceEncoder(SentenceTransformer):
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """As `SentenceTransformer.preprocess`, and safe to call from several threads."""
-        tokenizer = getattr(self[0], "tokenizer", None)
-        with tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext():
+        with self._tokenizer_locked():
             return super().preprocess(inputs, prompt=prompt, **kwargs)
+
+    def _tokenizer_locked(self) -> AbstractContextManager:
+        tokenizer = getattr(self[0], "tokenizer", None)
+        return tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext()
 
     def _create_model_card(self, *args: Any, **kwargs: Any) -> None:
         # A saved folder is a plain SentenceTransformer's, and the card names the classes.
         own_class = type(self)
         if not own_class.__module__.startswith("fastsal."):
             return super()._create_model_card(*args, **kwargs)
-        self.__class__ = SentenceTransformer  # type: ignore[assignment]
-        try:
-            with under_reference_classes(self):
-                self._create_model_card(*args, **kwargs)
-        finally:
-            self.__class__ = own_class
+        twin = reference_twin(self)
+        twin.__class__ = SentenceTransformer  # type: ignore[assignment]
+        twin.model_card_data = copy.copy(self.model_card_data)
+        twin.model_card_data.model = twin
+        with self._tokenizer_locked():  # the card shows similarities that the twin computes
+            twin._create_model_card(*args, **kwargs)
+        self.model_card_data.__dict__.update({**twin.model_card_data.__dict__, "model": self})
+        if not twin.training:
+            self.eval()
 
     def _check_vocabulary(self) -> None:
         tokenizer, vocab_size = getattr(self[0], "tokenizer", None), getattr(self.config, "vocab_size", None)

@@ -498,6 +498,37 @@ def test_threads_share_a_model(folder):
             result.result()
 
 
+@pytest.mark.parametrize("card", [False, True], ids=["files", "files and card"])
+def test_a_model_computes_while_it_is_saved(folder, tmp_path, card):
+    fast = fastsal.SentenceEncoder(str(folder), device="cpu")
+    features = {"input_ids": torch.tensor([[2, 3, 4, 5], [2, 3, 4, 0]]),
+                "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])}  # fmt: skip
+
+    def compute() -> tuple[np.ndarray, Tensor]:
+        with torch.no_grad():
+            return fast.encode(TEXTS), fast[0].model(**features).last_hidden_state
+
+    embeddings, states = compute()
+    assert not states[1, 3].any()  # zeros where masked: the kernels' result, not the reference's
+    saved = threading.Event()
+
+    def save() -> None:
+        try:
+            for _ in range(10):
+                fast.save(str(tmp_path / "saved"), create_model_card=card)
+        finally:
+            saved.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        saving = thread.submit(save)
+        while not saved.is_set():
+            now_embeddings, now_states = compute()
+            assert np.array_equal(now_embeddings, embeddings)
+            assert torch.equal(now_states, states)
+        saving.result()
+    assert (tmp_path / "saved" / "README.md").exists() == card
+
+
 def test_threads_change_max_seq_length(folder):
     fast = fastsal.SentenceEncoder(str(folder), device="cpu")
     expected = {}
