@@ -118,7 +118,8 @@ class SentenceEncoder(SentenceTransformer):
         inference tensors) without gradients. Threads may share a model.
 
         Raises:
-            TypeError: an input is None or a number; the message names its position.
+            TypeError: an input is None or a number, or holds half of a surrogate pair, which is no text; the message
+                names its position.
             ValueError: `inputs` has no order or no length (set, generator), or an argument has an unknown value.
             IndexError: a text has more tokens than the model has positions.
 
@@ -140,20 +141,21 @@ class SentenceEncoder(SentenceTransformer):
             and not isinstance(device, list)
             and not kwargs.keys() - {"task"}
         ):
-            embeddings = self._embed_natively(
-                rows,
-                prompt=self._resolve_prompt(prompt, prompt_name),
-                task=kwargs.get("task"),
-                batch_size=batch_size,
-                show_progress_bar=show_progress_bar,
-                device=device,
-                normalize_embeddings=normalize_embeddings,
-                truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
-                # batch by batch, so that the GPU's memory does not fill with the results of many texts
-                to_cpu=convert_to_numpy and not convert_to_tensor,
-            )
+            with _surrogates_named(rows, is_singular):
+                embeddings = self._embed_natively(
+                    rows,
+                    prompt=self._resolve_prompt(prompt, prompt_name),
+                    task=kwargs.get("task"),
+                    batch_size=batch_size,
+                    show_progress_bar=show_progress_bar,
+                    device=device,
+                    normalize_embeddings=normalize_embeddings,
+                    truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
+                    # batch by batch, so that the GPU's memory does not fill with the results of many texts
+                    to_cpu=convert_to_numpy and not convert_to_tensor,
+                )
         if embeddings is None:
-            with _sole_user(pool):
+            with _sole_user(pool), _surrogates_named(rows, is_singular):
                 result = super().encode(
                     rows[0] if is_singular else rows,
                     prompt_name=prompt_name,
@@ -368,6 +370,22 @@ def _check_rows(rows: list, is_singular: bool) -> bool:
                 name = "inputs" if is_singular else f"inputs[{index}]"
                 raise TypeError(f"{name} must be a text (str), got {type(row).__name__}: {row!r}")
     return only_texts
+
+
+@contextmanager
+def _surrogates_named(rows: list, is_singular: bool) -> Iterator[None]:
+    """Let the error of a tokenizer name the first text with a lone surrogate; to look for one before costs more."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError) as error:
+        for index, row in enumerate(rows):
+            try:
+                if isinstance(row, str):
+                    row.encode("utf-8")
+            except UnicodeEncodeError:
+                name = "inputs" if is_singular else f"inputs[{index}]"
+                raise TypeError(f"{name} must be a text, got one with half of a surrogate pair: {row!r}") from error
+        raise
 
 
 @contextmanager
