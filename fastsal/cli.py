@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fastsal.data import sample_sentences
 from fastsal.io import FileFormatError, SentenceReader, open_writer
-from fastsal.io.writers import atomic_file
+from fastsal.io.writers import atomic_file, check_output_path
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -115,6 +115,7 @@ def verify(
         if not sentences:
             raise FileFormatError(f"{source}: there are no sentences in it")
         encoder = _load(model, dtype, backend)
+        _check_architecture(model, encoder)
         from fastsal.verify import verify as run_verification
 
         report = run_verification(encoder, sentences[:limit])
@@ -150,6 +151,8 @@ def evaluate(
         from fastsal.evaluation.table import make_evaluation_table
         from fastsal.information import machine_information
 
+        if json_output is not None:
+            check_output_path(json_output)
         groups = {"sts": STS_TASKS, "nli": NLI_TASKS, "all": TASKS}
         names = [name for part in task.split(",") for name in groups.get(part.strip(), (part.strip(),))]
         if unknown := [name for name in names if name not in TASKS]:
@@ -161,19 +164,23 @@ def evaluate(
                 model, name and name.strip(), backend
             )
         head, comparisons = NliHead.load(model), []
-        for dataset in datasets:
-            typer.echo(f"{dataset.task} ...", err=True)
-            try:
-                comparison = compare(
-                    encoders, dataset, head=head, precision=precision, seed=seed, train_limit=train_limit
-                )
-            except ValueError as error:  # embeddings or options that cannot be scored
-                _fail(f"{dataset.task}: {error}")
-            comparisons.append(comparison)
-        if json_output is not None:
-            content = {"model": model, "machine": machine_information()}
-            _write_json(json_output, content | {"tasks": [comparison.as_json() for comparison in comparisons]})
-    _console().print(make_evaluation_table(f"{model}: reference and fastsal", comparisons))
+        try:
+            for dataset in datasets:
+                typer.echo(f"{dataset.task} ...", err=True)
+                try:
+                    comparison = compare(
+                        encoders, dataset, head=head, precision=precision, seed=seed, train_limit=train_limit
+                    )
+                except ValueError as error:  # embeddings or options that cannot be scored
+                    _fail(f"{dataset.task}: {error}")
+                comparisons.append(comparison)
+        finally:  # after an error or Ctrl-C too: what is scored is not lost
+            if comparisons:
+                _console().print(make_evaluation_table(f"{model}: reference and fastsal", comparisons))
+                if json_output is not None:
+                    content = {"model": model, "machine": machine_information()}
+                    tasks = [comparison.as_json() for comparison in comparisons]
+                    _write_json(json_output, content | {"tasks": tasks})
 
 
 @app.command()
@@ -195,16 +202,19 @@ def bench(
     with _errors_reported():
         if plot is not None:
             check_plot_path(plot)
-        _load_reference(model)  # its errors, in words
+        for path in (plot, json_output):
+            if path is not None:
+                check_output_path(path)
+        _check_architecture(model, _load_reference(model))  # errors in words
         try:
             report = measure(model, seconds=seconds, report=lambda what: typer.echo(f"{what} ...", err=True))
         except WrongResultError as error:
             _fail(str(error))
+        _console().print(make_bench_table(report))
         if json_output is not None:
             _write_json(json_output, report.as_json())
         if plot is not None:
             save_bench_plot(report, plot)
-    _console().print(make_bench_table(report))
 
 
 @app.command()
@@ -266,6 +276,13 @@ def _load_reference(model: str) -> SentenceTransformer:
         return SentenceTransformer(model)
     except Exception as error:  # as in _load
         _fail(f"cannot load the model {model!r}: {error or type(error).__name__}")
+
+
+def _check_architecture(name: str | None, model: SentenceTransformer) -> None:
+    from fastsal.models import FAST_CLASSES
+
+    if not any(isinstance(module, tuple(FAST_CLASSES)) for module in model.modules()):
+        _fail(f"the model {name!r} holds neither BERT nor ALBERT: there is nothing that fastsal's kernels compute")
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import update_wrapper
 from typing import Any, TypeVar
 
@@ -104,8 +103,7 @@ class FastEncoderMixin(nn.Module):
         """As transformers' method: plain Hugging Face files, with nothing of fastsal in them."""
         if type(self) not in FAST_CLASSES.values():
             return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
-        with under_reference_classes(self):  # transformers writes the name of the class into config.json
-            return self.save_pretrained(*args, **kwargs)
+        return reference_twin(self).save_pretrained(*args, **kwargs)  # config.json holds the name of the class
 
     def _prepare_anew(self, settings: Settings, refusal: str | None = None) -> None:
         """Drop what is prepared, and take these settings."""
@@ -367,18 +365,21 @@ def restore(model: M) -> M:
     return model
 
 
-@contextmanager
-def under_reference_classes(model: nn.Module) -> Iterator[None]:
-    """The encoders in `model` under the classes that they have without fastsal, for who writes class names to files."""
-    classes = {encoder: type(encoder) for encoder in fast_encoders(model).values()}
-    try:
-        for encoder, fast_class in classes.items():
-            if fast_class in FAST_CLASSES.values():
-                encoder.__class__ = _reference_class(fast_class)  # type: ignore[assignment]
-        yield
-    finally:
-        for encoder, fast_class in classes.items():
-            encoder.__class__ = fast_class
+def reference_twin(model: M) -> M:
+    """`model` with its encoders under the classes that they have without fastsal, for who writes class names to files.
+
+    The twin shares parameters, buffers and configurations with `model`, which other threads may go on using.
+    """
+    cls = _reference_class(type(model)) if type(model) in FAST_CLASSES.values() else type(model)
+    twin: Any = cls.__new__(cls)
+    twin.__dict__.update(model.__dict__)
+    if cls is not type(model):
+        del twin.__dict__["_fastsal"]
+    twin._modules = {
+        name: reference_twin(child) if child is not None and fast_encoders(child) else child
+        for name, child in model._modules.items()
+    }
+    return twin
 
 
 def runs_fast_forward(encoder: FastEncoderMixin) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Number
 from pathlib import Path
@@ -26,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from fastsal.backends import PreparedEncoder
 from fastsal.encode_loop import embed
 from fastsal.model_files import default_model_folder, find_damage, find_vocabulary_gap
-from fastsal.models import FAST_CLASSES, accelerate, under_reference_classes
+from fastsal.models import FAST_CLASSES, accelerate, reference_twin
 from fastsal.packing import PackedBatch
 from fastsal.pipeline import Pipeline, read_pipeline
 from fastsal.preparation import Plan
@@ -117,7 +118,8 @@ class SentenceEncoder(SentenceTransformer):
         inference tensors) without gradients. Threads may share a model.
 
         Raises:
-            TypeError: an input is None or a number; the message names its position.
+            TypeError: an input is None or a number, or holds half of a surrogate pair, which is no text; the message
+                names its position.
             ValueError: `inputs` has no order or no length (set, generator), or an argument has an unknown value.
             IndexError: a text has more tokens than the model has positions.
 
@@ -139,20 +141,21 @@ class SentenceEncoder(SentenceTransformer):
             and not isinstance(device, list)
             and not kwargs.keys() - {"task"}
         ):
-            embeddings = self._embed_natively(
-                rows,
-                prompt=self._resolve_prompt(prompt, prompt_name),
-                task=kwargs.get("task"),
-                batch_size=batch_size,
-                show_progress_bar=show_progress_bar,
-                device=device,
-                normalize_embeddings=normalize_embeddings,
-                truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
-                # batch by batch, so that the GPU's memory does not fill with the results of many texts
-                to_cpu=convert_to_numpy and not convert_to_tensor,
-            )
+            with _surrogates_named(rows, is_singular):
+                embeddings = self._embed_natively(
+                    rows,
+                    prompt=self._resolve_prompt(prompt, prompt_name),
+                    task=kwargs.get("task"),
+                    batch_size=batch_size,
+                    show_progress_bar=show_progress_bar,
+                    device=device,
+                    normalize_embeddings=normalize_embeddings,
+                    truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
+                    # batch by batch, so that the GPU's memory does not fill with the results of many texts
+                    to_cpu=convert_to_numpy and not convert_to_tensor,
+                )
         if embeddings is None:
-            with _sole_user(pool):
+            with _sole_user(pool), _surrogates_named(rows, is_singular):
                 result = super().encode(
                     rows[0] if is_singular else rows,
                     prompt_name=prompt_name,
@@ -195,21 +198,27 @@ class SentenceEncoder(SentenceTransformer):
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """As `SentenceTransformer.preprocess`, and safe to call from several threads."""
-        tokenizer = getattr(self[0], "tokenizer", None)
-        with tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext():
+        with self._tokenizer_locked():
             return super().preprocess(inputs, prompt=prompt, **kwargs)
+
+    def _tokenizer_locked(self) -> AbstractContextManager:
+        tokenizer = getattr(self[0], "tokenizer", None)
+        return tokenizer_lock(tokenizer) if isinstance(tokenizer, PreTrainedTokenizerBase) else nullcontext()
 
     def _create_model_card(self, *args: Any, **kwargs: Any) -> None:
         # A saved folder is a plain SentenceTransformer's, and the card names the classes.
         own_class = type(self)
         if not own_class.__module__.startswith("fastsal."):
             return super()._create_model_card(*args, **kwargs)
-        self.__class__ = SentenceTransformer  # type: ignore[assignment]
-        try:
-            with under_reference_classes(self):
-                self._create_model_card(*args, **kwargs)
-        finally:
-            self.__class__ = own_class
+        twin = reference_twin(self)
+        twin.__class__ = SentenceTransformer  # type: ignore[assignment]
+        twin.model_card_data = copy.copy(self.model_card_data)
+        twin.model_card_data.model = twin
+        with self._tokenizer_locked():  # the card shows similarities that the twin computes
+            twin._create_model_card(*args, **kwargs)
+        self.model_card_data.__dict__.update({**twin.model_card_data.__dict__, "model": self})
+        if not twin.training:
+            self.eval()
 
     def _check_vocabulary(self) -> None:
         tokenizer, vocab_size = getattr(self[0], "tokenizer", None), getattr(self.config, "vocab_size", None)
@@ -363,6 +372,22 @@ def _check_rows(rows: list, is_singular: bool) -> bool:
                 name = "inputs" if is_singular else f"inputs[{index}]"
                 raise TypeError(f"{name} must be a text (str), got {type(row).__name__}: {row!r}")
     return only_texts
+
+
+@contextmanager
+def _surrogates_named(rows: list, is_singular: bool) -> Iterator[None]:
+    """Let the error of a tokenizer name the first text with a lone surrogate; to look for one before costs more."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError) as error:
+        for index, row in enumerate(rows):
+            try:
+                if isinstance(row, str):
+                    row.encode("utf-8")
+            except UnicodeEncodeError:
+                name = "inputs" if is_singular else f"inputs[{index}]"
+                raise TypeError(f"{name} must be a text, got one with half of a surrogate pair: {row!r}") from error
+        raise
 
 
 @contextmanager

@@ -124,6 +124,7 @@ def read_settings(model: SentenceTransformer, prompt: str | None, task: str | No
         tuple(tokenizer.model_input_names),
         getattr(transformer, "query_length", None),
         getattr(transformer, "document_length", None),
+        repr(getattr(transformer, "query_expansion", None)),  # a dict
     )
     shared = _shared_of(tokenizer)
     settings = shared.settings.get(key)

@@ -33,6 +33,7 @@ from train import DATA_HELP, data_folder, train
 
 import fastsal
 from fastsal.evaluation import LabelledPairs, NliData, NliHead, StsData, load_task, score_nli, score_sts
+from fastsal.io.writers import atomic_file
 
 CONFIGURATION = Path(__file__).parent / "configs" / "paper-table.yaml"
 
@@ -152,7 +153,8 @@ def make_cells(scale: Scale, run: Path, data: Path | None, device: str | None) -
                     head = None if row == "mean" else NliHead.load(folder / stage / "model")
                     cell = Cell(family, row, column, *_score(model, head, sts, nli, scale))
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_text(json.dumps(asdict(cell)) + "\n", encoding="utf-8")
+                    with atomic_file(file) as unfinished:
+                        unfinished.write((json.dumps(asdict(cell)) + "\n").encode())
                 yield Cell(**json.loads(file.read_text(encoding="utf-8")))
 
 

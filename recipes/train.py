@@ -28,9 +28,10 @@ from torch import nn
 from trainer import LengthGroupedBatchSampler, SeededBatchSampler, Trainer
 from training_data import NLI_CLASSES, make_dataset, sample
 from transformers import set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 from fastsal.evaluation import DataError, NliHead
+from fastsal.io.writers import atomic_file
 
 DATA_HELP = "folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
 
@@ -66,7 +67,8 @@ def _check_settings(experiment: Experiment, file: Path) -> None:
     settings = json.dumps(asdict(experiment), indent=2) + "\n"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(settings, encoding="utf-8")
+        with atomic_file(file) as unfinished:
+            unfinished.write(settings.encode())
     elif file.read_text(encoding="utf-8") != settings:
         raise ValueError(f"run: {file.parent} was begun with other settings ({file.name}): take another folder")
 
@@ -126,9 +128,20 @@ def _train_stage(
         dataloader_pin_memory=False,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=sets, loss=losses)
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(checkpoints))
     _save(model, heads[0] if heads else None, result)
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The newest whole checkpoint; a newer one that was being written when the run stopped is deleted."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True):
+        try:
+            json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # the file that is written last
+            shutil.rmtree(checkpoint)
+        else:
+            return str(checkpoint)
+    return None
 
 
 def _dataset(objective: Objective, data: Path | None, seed: int, folder: Path) -> Dataset:

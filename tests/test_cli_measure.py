@@ -9,10 +9,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tiny import bert_checkpoint, model_folder
+from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 from typer.testing import CliRunner, Result
 
 import fastsal
-from fastsal import benchmark, cli
+from fastsal import benchmark, cli, evaluation
 from fastsal.data import sample_sentences
 from fastsal.evaluation import NliHead
 from fastsal.evaluation.pairs import NLI_LABELS
@@ -116,6 +117,43 @@ def test_eval_says_what_is_wrong(folder, data, options, message):
     assert not result.stdout
 
 
+def test_eval_checks_the_output_before_a_model_is_loaded(tmp_path, data):
+    result = run("eval", tmp_path / "none", "--data", data, "--json", tmp_path / "nodir" / "x.json")
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {tmp_path / 'nodir' / 'x.json'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("not finite"), 1), (KeyboardInterrupt(), 130)])
+def test_eval_keeps_what_was_scored_before_an_error(tmp_path, folder, data, monkeypatch, error, code):
+    compare = evaluation.compare
+
+    def compare_or_fail(encoders, dataset, **options):
+        if dataset.task == "snli":
+            raise error
+        return compare(encoders, dataset, **options)
+
+    monkeypatch.setattr(evaluation, "compare", compare_or_fail)
+    output = tmp_path / "scores.json"
+    result = run("eval", folder, "--task", "stsb,snli,sts13", "--data", data, "--json", output)
+    assert result.exit_code == code
+    assert "stsb" in result.stdout
+    assert "sts13" not in result.stdout
+    assert [task["task"] for task in json.loads(output.read_text())["tasks"]] == ["stsb"]
+
+
+def test_eval_prints_its_table_when_the_file_cannot_be_written(tmp_path, folder, data, monkeypatch):
+    write = cli._write_json
+
+    def write_elsewhere(path, content):
+        write(tmp_path / "gone" / path.name, content)  # the folder vanished meanwhile
+
+    monkeypatch.setattr(cli, "_write_json", write_elsewhere)
+    result = run("eval", folder, "--data", data, "--json", tmp_path / "scores.json")
+    assert result.exit_code == 1
+    assert "Spearman" in result.stdout
+    assert "scores.json: No such file or directory" in result.stderr
+
+
 def test_eval_without_a_model(tmp_path, data):
     result = run("eval", tmp_path / "none", "--data", data)
     assert result.exit_code == 1
@@ -166,6 +204,34 @@ def test_bench_refuses_other_plots_before_it_measures(tmp_path, folder):
     result = run("bench", folder, "--plot", tmp_path / "plot.gif")
     assert result.exit_code == 1
     assert "a plot must end in one of .png, .html" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(("option", "name"), [("--plot", "plot.png"), ("--json", "bench.json")])
+def test_bench_checks_its_outputs_before_it_measures(tmp_path, option, name):
+    result = run("bench", tmp_path / "none", option, tmp_path / "nodir" / name)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {tmp_path / 'nodir' / name}: No such file or directory\n"
+
+
+def test_bench_prints_its_table_when_the_file_cannot_be_written(tmp_path, folder, short, monkeypatch):
+    write = cli._write_json
+    monkeypatch.setattr(cli, "_write_json", lambda path, content: write(tmp_path / "gone" / path.name, content))
+    result = run("bench", folder, "--json", tmp_path / "bench.json", "--seconds", "0.01")
+    assert result.exit_code == 1
+    assert "fastsal cpu float32" in result.stdout
+    assert "bench.json: No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["verify", "-m"], ["bench"]])
+def test_models_without_bert_or_albert_are_refused_in_a_line(tmp_path, command):
+    config = DistilBertConfig(vocab_size=110, dim=32, n_layers=1, n_heads=2, hidden_dim=8)
+    DistilBertModel(config).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(bert_checkpoint(tmp_path / "words")).save_pretrained(tmp_path / "model")
+    result = run(*command, tmp_path / "model")
+    assert result.exit_code == 1
+    assert not result.stdout
+    message = f"error: the model '{tmp_path / 'model'}' holds neither BERT nor ALBERT"
+    assert result.stderr.splitlines()[-1].startswith(message)
 
 
 def test_reference_and_fast_model_are_the_same_model(folder, data, tmp_path):

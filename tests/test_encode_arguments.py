@@ -174,6 +174,20 @@ def test_truncation(reference, fast, native, truncate_dim, normalize_embeddings)
     assert len(native) == 2
 
 
+def test_query_expansion_comes_and_goes(folder):
+    expansions = [None, {"strategy": "fixed", "attend": True, "length": 12},
+                  {"strategy": "fixed", "attend": True, "length": 20}, None]  # fmt: skip
+    models = [cls(str(folder), device="cpu") for cls in (SentenceTransformer, fastsal.SentenceEncoder)]
+    results = []
+    for expansion in expansions:
+        for model in models:
+            model[0].query_expansion = expansion
+        reference, fast = (model.encode_query("the cat sat") for model in models)
+        assert_same(fast, reference)
+        results.append(fast)
+    assert np.abs(results[0] - results[1]).max() > 100 * TOLERANCE < np.abs(results[1] - results[2]).max()
+
+
 def test_truncation_of_the_model_and_of_a_context(reference, fast, native):
     with fast.truncate_embeddings(7), reference.truncate_embeddings(7):
         assert_same(fast.encode(TEXTS), reference.encode(TEXTS, batch_size=1))
@@ -279,6 +293,15 @@ def test_what_is_no_text_is_named(fast, value):
         fast.encode(["cat", "dog", value, None])
     with pytest.raises(TypeError, match="inputs must be a text"):
         fast.encode(value)
+
+
+@pytest.mark.parametrize("output_value", ["sentence_embedding", "token_embeddings"])
+def test_half_of_a_surrogate_pair_is_named(fast, output_value):
+    texts = ["cat", *TEXTS * 30, "dog \ud83d", "\udc00"]  # in a later window
+    with pytest.raises(TypeError, match=rf"inputs\[{len(texts) - 2}\] must be a text, got one with half of a surr"):
+        fast.encode(texts, output_value=output_value)
+    with pytest.raises(TypeError, match=r"inputs must be a text, got one with half of a surrogate pair: '\\ud800'"):
+        fast.encode("\ud800", output_value=output_value)
 
 
 @pytest.mark.parametrize("inputs", [[("cat", "dog"), ("a", "the man")], [["cat", "dog"]]], ids=["tuples", "lists"])
@@ -496,6 +519,37 @@ def test_threads_share_a_model(folder):
     with ThreadPoolExecutor(16) as threads:
         for result in [threads.submit(work, index) for index in range(16)]:
             result.result()
+
+
+@pytest.mark.parametrize("card", [False, True], ids=["files", "files and card"])
+def test_a_model_computes_while_it_is_saved(folder, tmp_path, card):
+    fast = fastsal.SentenceEncoder(str(folder), device="cpu")
+    features = {"input_ids": torch.tensor([[2, 3, 4, 5], [2, 3, 4, 0]]),
+                "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])}  # fmt: skip
+
+    def compute() -> tuple[np.ndarray, Tensor]:
+        with torch.no_grad():
+            return fast.encode(TEXTS), fast[0].model(**features).last_hidden_state
+
+    embeddings, states = compute()
+    assert not states[1, 3].any()  # zeros where masked: the kernels' result, not the reference's
+    saved = threading.Event()
+
+    def save() -> None:
+        try:
+            for _ in range(10):
+                fast.save(str(tmp_path / "saved"), create_model_card=card)
+        finally:
+            saved.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        saving = thread.submit(save)
+        while not saved.is_set():
+            now_embeddings, now_states = compute()
+            assert np.array_equal(now_embeddings, embeddings)
+            assert torch.equal(now_states, states)
+        saving.result()
+    assert (tmp_path / "saved" / "README.md").exists() == card
 
 
 def test_threads_change_max_seq_length(folder):

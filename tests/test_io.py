@@ -1,5 +1,6 @@
 """Readers and writers: rows are never dropped, merged or split; files appear whole or not at all."""
 
+import csv
 import io
 import json
 import os
@@ -131,6 +132,28 @@ def test_csv(tmp_path):
 def test_tsv_quotes_are_ordinary_characters(tmp_path):  # B66
     content = 'score\ttext\r\n1\tone\r\n2\t"two\r\n3\tthree\tspare\r\n4\tsay "four"\r\n5\tfive'
     assert read(tmp_path / "in.tsv", content) == ["one", '"two', "three", 'say "four"', "five"]
+    assert read(tmp_path / "in.tsv", "text\tid\na\rb\t1\n\t2\n") == ["a\rb", ""]
+    assert read(tmp_path / "in.tsv", b"\xef\xbb\xbftext\none\n\n") == ["one", ""]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
+def test_sentences_of_any_length(tmp_path, suffix):
+    """The csv module refuses fields of more than 131,072 characters, also in columns that nobody asked for."""
+    long, limit = "the cat, " * 20_000, csv.field_size_limit()
+    rows = [{"html": "<p>" * 50_000, "text": text} for text in (long, "short", long)]
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif suffix == ".txt":
+        path.write_text("".join(f"{row['text']}\n" for row in rows))
+    else:
+        mark, quote = ("\t", "") if suffix == ".tsv" else (",", '"')
+        lines = [f"{row['html']}{mark}{quote}{row['text']}{quote}" for row in rows]
+        path.write_text("\n".join([f"html{mark}text", *lines]))
+    assert list(SentenceReader(path)) == [long, "short", long]
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize(
@@ -145,6 +168,8 @@ def test_tsv_quotes_are_ordinary_characters(tmp_path):  # B66
         ("in.csv", "text,text\n1,fine\n", "line 1: several columns named 'text'"),
         ("in.csv", "", "line 1: expected a header line"),
         ("in.csv", b"id,text\n1,fine\n2,\xff\n", "line 3: not valid UTF-8"),
+        ("in.tsv", "text\tid\nfine\t1\n\n", "line 3: no column 'text', only 0 of 2 columns"),
+        ("in.tsv", "\n", "line 1: expected a header line"),
         ("in.tsv", "id\ttext\n1\tfine\n2\n", "line 3: no column 'text', only 1 of 2 columns"),
     ],
 )

@@ -13,6 +13,7 @@ import yaml
 from corpus import make_texts, read_texts
 from encoders import make_encoder
 from experiment import Experiment, Source, Texts
+from labelling import label_texts
 from objectives import EmbeddingDistillationLoss
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -158,6 +159,54 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path, data, checkpoin
     expected, got = weights(whole), weights(resumed)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     assert torch.equal(NliHead.load(whole).weight, NliHead.load(resumed).weight)
+
+
+@pytest.mark.parametrize("whole_checkpoints", [0, 1])
+@pytest.mark.parametrize("left", ["nothing", "half a state"])
+def test_a_run_stopped_while_it_writes_a_checkpoint_goes_on_from_the_one_before(
+    tmp_path, data, monkeypatch, whole_checkpoints, left
+):
+    settings = experiment(bert_checkpoint(tmp_path / "checkpoint"), NLI, epochs=2.0, save_steps=6)
+    whole = train(settings, tmp_path / "whole", data, "cpu")
+    save, last_step = Trainer._save_optimizer_and_scheduler, 6 * (whole_checkpoints + 1)
+
+    def stop_while_saving(self, folder):
+        if self.state.global_step == last_step:
+            if left == "half a state":
+                Path(folder, "trainer_state.json").write_text('{"epoch": 1')
+            raise KeyboardInterrupt
+        save(self, folder)
+
+    monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", stop_while_saving)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "stopped", data, "cpu")
+    monkeypatch.undo()
+    checkpoints = tmp_path / "stopped" / "1-stage" / "checkpoints"
+    assert len(list(checkpoints.iterdir())) == whole_checkpoints + 1
+    expected, got = weights(whole), weights(train(settings, tmp_path / "stopped", data, "cpu"))
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_texts_are_labelled_anew_when_they_have_changed(tmp_path, monkeypatch):
+    teacher = model_folder(tmp_path / "teacher", bert_checkpoint(tmp_path / "b", 1), Pooling(32, "mean"))
+    first = label_texts(["a cat", "the dog"], str(teacher), tmp_path / "labels")
+    second = label_texts(["a cat", "the red car"], str(teacher), tmp_path / "labels")
+    assert second["text"][:] == ["a cat", "the red car"]
+    assert second["label"][0] == first["label"][0]
+    assert second["label"][1] != first["label"][1]
+    assert [path.name for path in tmp_path.glob("labels*")] == ["labels"]
+    monkeypatch.setattr("labelling.SentenceEncoder", None)  # equal texts need no teacher
+    again = label_texts(["a cat", "the red car"], str(teacher), tmp_path / "labels")
+    assert again["label"][:] == second["label"][:]
+
+
+def test_an_interrupted_write_leaves_no_settings_behind(tmp_path, data, monkeypatch):
+    settings = experiment(bert_checkpoint(tmp_path / "checkpoint"), NLI, max_steps=1)
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        train(settings, tmp_path / "run", data, "cpu")
+    monkeypatch.undo()
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_fresh_albert_starts_from_its_teacher(tmp_path, data):

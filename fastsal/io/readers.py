@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +23,9 @@ INPUT_FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 STDIN = Path("-")
 
 _PARQUET_ROWS = 8192
+
+#: Held while the csv module's limit is not what it was.
+_csv_limit = threading.Lock()
 
 
 class SentenceReader:
@@ -98,20 +102,15 @@ class SentenceReader:
             yield self._checked(row[self.column], number)
 
     def _table(self, file: BinaryIO) -> Iterator[str]:
-        lines = self._lines(file)
-        if self.suffix == ".tsv":
-            table = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        else:
-            table = csv.reader(lines, strict=True)  # an unbalanced quote is an error, not a swallowed rest of the file
-        header = self._next_row(table)
+        rows = self._tab_separated(file) if self.suffix == ".tsv" else self._comma_separated(file)
+        _, header = next(rows, (1, []))
         if not header:
             raise self._error(1, "expected a header line with the names of the columns, got nothing")
         if header.count(self.column) != 1:
             found = "several columns" if self.column in header else "no column"
             raise self._error(1, f"{found} named {self.column!r} in the header, which has {_names(header)}")
         index = header.index(self.column)
-        number = table.line_num + 1
-        while (row := self._next_row(table)) is not None:
+        for number, row in rows:
             if not row and len(header) == 1:
                 row = [""]  # an empty line is an empty sentence here too
             if len(row) <= index:
@@ -120,14 +119,25 @@ class SentenceReader:
             if self.suffix == ".csv" and len(row) > len(header):
                 raise self._error(number, f"{len(row)} columns where the header has {len(header)}")
             yield row[index]
-            number = table.line_num + 1
 
-    def _next_row(self, table: Reader) -> list[str] | None:
-        number = table.line_num + 1
-        try:
-            return next(table, None)
-        except csv.Error as error:
-            raise self._error(number, f"not valid {self.suffix[1:].upper()} from here on: {error}") from None
+    def _tab_separated(self, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+        """Rows, each with the number of its line; an empty line has no columns."""
+        for number, line in enumerate(self._text(file), 1):
+            yield number, line.split("\t") if line else []
+
+    def _comma_separated(self, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+        """Rows, each with the number of its first line."""
+        # Strict: an unbalanced quote is an error, not a swallowed rest of the file.
+        table = csv.reader(self._lines(file), strict=True)
+        while True:
+            number = table.line_num + 1
+            try:
+                row = _next_row(table)
+            except csv.Error as error:
+                raise self._error(number, f"not valid CSV from here on: {error}") from None
+            if row is None:
+                return
+            yield number, row
 
     def _parquet(self, file: BinaryIO) -> Iterator[str]:
         parquet = import_parquet()
@@ -169,6 +179,16 @@ class SentenceReader:
     def _error(self, number: int, problem: str, unit: str = "line") -> FileFormatError:
         name = "standard input" if self.path == STDIN else self.path
         return FileFormatError(f"{name}, {unit} {number}: {problem}")
+
+
+def _next_row(table: Reader) -> list[str] | None:
+    """The next row, with fields of any length: the csv module's limit of 131,072 characters is one for all readers."""
+    with _csv_limit:
+        limit = csv.field_size_limit(sys.maxsize)
+        try:
+            return next(table, None)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -93,6 +93,16 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
+class _OnlyTriedError(Exception):
+    """Ends the writing of a file that was opened to see whether it can be."""
+
+
+def check_output_path(path: Path) -> None:
+    """Raise now, rather than after minutes of work, what `atomic_file` would raise: an OSError."""
+    with suppress(_OnlyTriedError), atomic_file(path):
+        raise _OnlyTriedError
+
+
 class _NpyWriter:
     """Appends rows behind a header that is written again, with the number of rows, at the end.
 
