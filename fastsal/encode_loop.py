@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastsal.packing import PackedBatch
+from fastsal.rows import as_numpy
 from fastsal.tokenization import Tokens
 
 #: Tokens per native call. Large enough that a call's fixed costs vanish and all threads have work to the end, small
@@ -155,11 +156,6 @@ def scatter(embeddings: Tensor, result: Tensor, positions: np.ndarray) -> None:
         as_numpy(result)[positions] = as_numpy(embeddings)
     else:
         result[torch.from_numpy(positions).to(result.device)] = embeddings
-
-
-def as_numpy(tensor: Tensor) -> np.ndarray:
-    """The same memory; numpy has no bfloat16, so that is seen as int16."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def check_lengths(lengths: np.ndarray, start: int, max_tokens: int) -> None:

@@ -25,6 +25,7 @@ from fastsal.output_recording import register_recorders
 from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
 from fastsal.pooling import PoolingSpec
 from fastsal.preparation import EncoderStatus, Plan, Preparation, Settings, make_plan, make_settings
+from fastsal.rows import cast
 from fastsal.spec import EncoderSpec
 
 logger = logging.getLogger("fastsal")
@@ -231,7 +232,7 @@ class FastEncoderMixin(nn.Module):
 
         self._fastsal.last_fallback = None
         packed = self._fastsal.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
-        packed = packed.to(dtype)
+        packed = cast(packed, dtype)
         states = tuple(
             layer.view(*shape, -1) if token_index is None else unpack(layer, token_index, *shape)
             for layer in (packed.unbind(0) if call.output_hidden_states else (packed,))

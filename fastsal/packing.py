@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastsal.rows import as_numpy, from_numpy
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -118,20 +120,18 @@ def pack_padded(
     Returns:
         The packed batch and the (T,) int64 indices of its tokens in the flattened (B * S) batch, for `unpack`.
     """
-    num_rows, num_columns = mask.shape
-    token_index = mask.reshape(-1).nonzero().squeeze(1)
-    cu_seqlens = torch.zeros(num_rows + 1, dtype=torch.int64, device=mask.device)
-    torch.cumsum(mask.sum(dim=1), dim=0, out=cu_seqlens[1:])
+    shape = (mask.shape[0], mask.shape[1])
+    token_index, cu_seqlens, columns = _tokens_of(mask)
 
     def gather(ids: Tensor) -> Tensor:
-        return ids.expand(num_rows, num_columns).reshape(-1).index_select(0, token_index).long()
+        return _take(_flat(ids, shape), token_index)
 
     batch = PackedBatch(
         cu_seqlens=cu_seqlens,
-        position_ids=token_index % num_columns if position_ids is None else gather(position_ids),
-        token_type_ids=torch.zeros_like(token_index) if token_type_ids is None else gather(token_type_ids),
+        position_ids=columns if position_ids is None else gather(position_ids),
+        token_type_ids=_zeros(token_index.numel(), mask.device) if token_type_ids is None else gather(token_type_ids),
         input_ids=None if input_ids is None else gather(input_ids),
-        inputs_embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1).index_select(0, token_index),
+        inputs_embeds=None if inputs_embeds is None else _take(inputs_embeds.flatten(0, 1), token_index),
     )
     return batch, token_index
 
@@ -147,31 +147,29 @@ def pack_rectangle(
     the inputs are contiguous int64."""
     num_rows, num_columns = shape
     given = input_ids if input_ids is not None else inputs_embeds
-    device = None if given is None else given.device
+    device = torch.device("cpu") if given is None else given.device
     num_tokens = num_rows * num_columns
 
-    def flat(ids: Tensor) -> Tensor:
-        ids = ids if ids.shape == shape else ids.expand(shape)
-        return ids.reshape(-1).long().contiguous()  # a reshaped expansion may still have stride 0
-
     if position_ids is None:
-        position_ids = torch.arange(num_columns, device=device)[None]
+        position_ids = _arange(0, num_columns, 1, device)[None]
     return PackedBatch(
-        cu_seqlens=torch.arange(0, num_tokens + 1, num_columns, device=device),
-        position_ids=flat(position_ids),
-        token_type_ids=torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        if token_type_ids is None
-        else flat(token_type_ids),
-        input_ids=None if input_ids is None else flat(input_ids),
-        inputs_embeds=None if inputs_embeds is None else inputs_embeds.reshape(num_tokens, -1).contiguous(),
+        cu_seqlens=_arange(0, num_tokens + 1, num_columns, device),
+        position_ids=_flat(position_ids, shape),
+        token_type_ids=_zeros(num_tokens, device) if token_type_ids is None else _flat(token_type_ids, shape),
+        input_ids=None if input_ids is None else _flat(input_ids, shape),
+        inputs_embeds=None if inputs_embeds is None else _contiguous(inputs_embeds).view(num_tokens, -1),
     )
 
 
 def unpack(packed: Tensor, token_index: Tensor, num_rows: int, num_columns: int) -> Tensor:
     """Scatter (T, H) packed rows to (B, S, H); masked positions are zeros."""
-    padded = packed.new_zeros(num_rows * num_columns, packed.shape[-1])
-    # not padded[token_index] = ...: that starts OpenMP threads even for a few rows, and hangs in a forked child
-    padded.index_copy_(0, token_index, packed)
+    padded = packed.new_empty(num_rows * num_columns, packed.shape[-1])
+    if packed.is_cpu:
+        rows = as_numpy(padded)
+        rows.fill(0)
+        rows[as_numpy(token_index)] = as_numpy(packed)
+    else:
+        padded.zero_().index_copy_(0, token_index, packed)
     return padded.view(num_rows, num_columns, -1)
 
 
@@ -198,6 +196,58 @@ def pack_token_lists(
     positions = np.arange(len(ids), dtype=np.int64) - np.repeat(cu_seqlens[:-1], lengths)
     cu, pos, typ, tok = (torch.from_numpy(a).to(device) for a in (cu_seqlens, positions, types, ids))
     return PackedBatch(cu_seqlens=cu, position_ids=pos, token_type_ids=typ, input_ids=tok)
+
+
+# What packing needs of torch, on the CPU by numpy (see fastsal.rows).
+
+
+def _tokens_of(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens of a (B, S) mask: (T,) indices in the flattened batch, (B + 1,) cu_seqlens, (T,) columns; int64."""
+    num_rows, num_columns = mask.shape
+    if mask.is_cpu:
+        index = np.flatnonzero(as_numpy(mask))
+        bounds = index.searchsorted(np.arange(0, mask.numel() + 1, num_columns))
+        return torch.from_numpy(index), torch.from_numpy(bounds), torch.from_numpy(index % num_columns)
+    token_index = mask.reshape(-1).nonzero().squeeze(1)
+    cu_seqlens = torch.zeros(num_rows + 1, dtype=torch.int64, device=mask.device)
+    torch.cumsum(mask.sum(dim=1), dim=0, out=cu_seqlens[1:])
+    return token_index, cu_seqlens, token_index % num_columns
+
+
+def _flat(ids: Tensor, shape: tuple[int, int]) -> Tensor:
+    """`ids`, (B, S) = `shape` or (1, S) integers, as (B * S,) contiguous int64; no copy where they are."""
+    if ids.dtype is torch.int64 and ids.shape == shape and ids.is_contiguous():
+        return ids.view(-1)
+    if ids.is_cpu:
+        array = ids.numpy()
+        array = array if array.shape == shape else np.broadcast_to(array, shape)
+        return torch.from_numpy(np.ascontiguousarray(array, np.int64).reshape(-1))
+    return ids.expand(shape).reshape(-1).long().contiguous()  # a reshaped expansion may still have stride 0
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    if tensor.is_contiguous() or not tensor.is_cpu:
+        return tensor.contiguous()
+    return from_numpy(np.ascontiguousarray(as_numpy(tensor.detach())), tensor.dtype)
+
+
+def _take(rows: Tensor, index: Tensor) -> Tensor:
+    """``rows[index]``, index (T,) int64."""
+    if rows.is_cpu:
+        return from_numpy(as_numpy(rows.detach()).take(as_numpy(index), axis=0), rows.dtype)
+    return rows.index_select(0, index)
+
+
+def _arange(start: int, stop: int, step: int, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return torch.from_numpy(np.arange(start, stop, step))
+    return torch.arange(start, stop, step, device=device)
+
+
+def _zeros(length: int, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros(length, np.int64))
+    return torch.zeros(length, dtype=torch.int64, device=device)
 
 
 def _concatenate(lists: Sequence[Sequence[int] | Tensor | np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:

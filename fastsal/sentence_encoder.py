@@ -31,6 +31,8 @@ from fastsal.models import FAST_CLASSES, accelerate, reference_twin
 from fastsal.packing import PackedBatch
 from fastsal.pipeline import Pipeline, read_pipeline
 from fastsal.preparation import Plan
+from fastsal.rows import by_rows, cast
+from fastsal.tail import run_tail
 from fastsal.tokenization import UnknownFeaturesError, read_settings, tokenize, tokenizer_lock
 
 logger = logging.getLogger(__name__)
@@ -269,16 +271,12 @@ class SentenceEncoder(SentenceTransformer):
         )
 
         def compute(batch: PackedBatch) -> Tensor:
-            embeddings = encoder.sentence_embeddings(batch, pooling).to(plan.parameter_dtype)
-            if pipeline.tail:
-                features: dict[str, Any] = {"sentence_embedding": embeddings, "modality": "text"}
-                for module in pipeline.tail:
-                    features = module(features)
-                embeddings = features["sentence_embedding"]
+            embeddings = cast(encoder.sentence_embeddings(batch, pooling), plan.parameter_dtype)
+            embeddings = run_tail(pipeline.tail, embeddings)
             if truncate_dim is not None:
                 embeddings = embeddings[..., :truncate_dim]
             if normalize_embeddings and not normalize_inside:
-                embeddings = torch.nn.functional.normalize(embeddings, p=2, dim=1)
+                embeddings = by_rows(torch.nn.functional.normalize, embeddings)
             return embeddings.cpu() if to_cpu else embeddings
 
         with torch.no_grad(), _Progress(len(texts), batch_size, show_progress_bar) as report:
@@ -410,7 +408,8 @@ def _convert(
         return embeddings
     if convert_to_numpy:
         # numpy has no bfloat16
-        return (embeddings.float() if embeddings.dtype == torch.bfloat16 else embeddings).cpu().numpy()
+        embeddings = embeddings.cpu()
+        return (cast(embeddings, torch.float32) if embeddings.dtype == torch.bfloat16 else embeddings).numpy()
     return list(embeddings)
 
 
@@ -425,9 +424,8 @@ def _warn_if_not_finite(embeddings: Any) -> None:
 
 def _count_not_finite(rows: np.ndarray | Tensor) -> int:
     if isinstance(rows, Tensor):
-        if rows.is_cpu and rows.dtype != torch.bfloat16:
-            rows = rows.numpy()
-        else:
+        if not rows.is_cpu:
             return int((~torch.isfinite(rows)).any(dim=-1).sum())
+        rows = (cast(rows, torch.float32) if rows.dtype == torch.bfloat16 else rows).numpy()
     finite = np.isfinite(rows)
     return 0 if finite.all() else int((~finite).any(axis=-1).sum())

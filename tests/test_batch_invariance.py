@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from models_zoo import tiny_albert, tiny_bert
-from sentence_transformers.base.modules import Normalize
+from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tiny import TEXTS, bert_checkpoint, model_folder
 
@@ -55,12 +55,19 @@ def test_forward_and_sentence_embeddings(make, dtype, threads):
             assert torch.equal(model.sentence_embeddings([sentences[i] for i in order]), embedded[order])
 
 
+BEHIND = {"Normalize": [Normalize()], "Dense": [Dense(32, 24)], "Dense, Normalize": [Dense(32, 48), Normalize()]}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_encode(tmp_path, dtype, threads):
-    folder = model_folder(tmp_path / "model", bert_checkpoint(tmp_path / "bert"), Pooling(32, "mean"), Normalize())
+def test_encode(tmp_path, dtype, behind, threads):
+    folder = model_folder(tmp_path / "model", bert_checkpoint(tmp_path / "bert"), Pooling(32, "mean"), *BEHIND[behind])
     model = fastsal.SentenceEncoder(str(folder), dtype=dtype, backend="cpu", device="cpu")
     alone = np.stack([model.encode(text) for text in TEXTS])
     assert np.array_equal(model.encode(TEXTS), alone)
     assert np.array_equal(model.encode(TEXTS[::-1]), alone[::-1])
     many = [TEXTS[i % len(TEXTS)] for i in range(700)]  # several windows
     assert np.array_equal(model.encode(many), alone[[i % len(TEXTS) for i in range(700)]])
+    options = {"truncate_dim": 20, "normalize_embeddings": True}
+    shorter = np.stack([model.encode(text, **options) for text in TEXTS])
+    assert np.array_equal(model.encode(TEXTS, **options), shorter)

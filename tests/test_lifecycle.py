@@ -399,8 +399,8 @@ def test_threads_share_one_model(fast):
 def test_fork_after_a_forward():
     """The child computes with what the parent packed, or packs its own; a hang fails by timeout.
 
-    The parent has used torch's OpenMP threads, which then hang in the child (a pooler's or head's linear layer, say, as
-    in plain Hugging Face): nothing that runs here may start them.
+    The parent has used torch's OpenMP threads, which then hang in the child (a head's linear layer, say, as in plain
+    Hugging Face): nothing that runs here may start them.
     """
     output = run_python(
         """
@@ -430,6 +430,65 @@ def test_fork_after_a_forward():
         """
     )
     assert output == ["0 True"] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_fork_with_large_results(tmp_path):
+    """Results of more elements than torch computes without OpenMP threads, whatever is done to them behind the kernels.
+
+    A child that hangs dies of its alarm.
+    """
+    output = run_python(
+        f"""
+        import os, pathlib, signal, numpy as np, torch, fastsal
+        from models_zoo import random_batch, tiny_bert
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.base.modules import Dense, Normalize, Transformer
+        from sentence_transformers.sentence_transformer.modules import Pooling
+        from tiny import bert_checkpoint
+
+        checkpoint = str(bert_checkpoint(pathlib.Path({str(tmp_path)!r}) / "bert"))
+        padded = random_batch(rows=64, columns=40)
+        unpadded = dict(padded, attention_mask=None, position_ids=torch.arange(40, dtype=torch.int32)[None])
+        texts = ["the cat sat on the mat", "a dog", "old green house"] * 1700
+
+        def encoder(*behind, dtype=torch.float32):
+            modules = [Transformer(checkpoint), Pooling(32, "mean"), *behind]
+            return fastsal.accelerate(SentenceTransformer(modules=modules, device="cpu").to(dtype))
+
+        def forward(dtype, batch):
+            fast = fastsal.accelerate(tiny_bert(add_pooling_layer=False).to(dtype), strict=True)
+            return lambda: fast(**batch, output_hidden_states=True).hidden_states[-1].view(torch.uint8).numpy()
+
+        def encode(*args, **options):
+            fast = encoder(*args, **options)
+            return lambda: fast.encode(texts)
+
+        plain = encoder()
+        cases = {{
+            "padded": forward(torch.float32, padded),
+            "padded bfloat16": forward(torch.bfloat16, padded),
+            "unpadded bfloat16": forward(torch.bfloat16, unpadded),
+            "encode bfloat16": encode(dtype=torch.bfloat16),
+            "Dense, Normalize": encode(Dense(32, 48), Normalize()),
+            "truncated": lambda: plain.encode(texts, truncate_dim=20, normalize_embeddings=True),
+        }}
+        torch.set_num_threads(2)
+        with torch.no_grad():
+            for name, run in cases.items():
+                expected = run()
+                assert expected.size > 32_768
+                torch.randn(700, 700).exp() @ torch.randn(700, 700)
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)
+                    os._exit(0 if np.array_equal(run(), expected) else 1)
+                print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sep=": ")
+        """,
+        timeout=240,
+    )
+    names = ["padded", "padded bfloat16", "unpadded bfloat16", "encode bfloat16", "Dense, Normalize", "truncated"]
+    assert output == [f"{name}: 0" for name in names]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

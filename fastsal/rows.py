@@ -1,0 +1,51 @@
+"""Work on tensors around the kernels, on the CPU without torch's OpenMP threads.
+
+torch shares an operation on GRAIN elements or more out to OpenMP threads. They do not survive a fork, and a child
+process waits for them for ever; and they spin for milliseconds afterwards, on the processors that the next call's
+kernels want. So numpy works on the tensors' memory, or torch in pieces below the grain. Other devices have torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+#: Elements from which on torch starts OpenMP threads (`at::internal::GRAIN_SIZE`).
+GRAIN = 32_768
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray:
+    """The same memory, on the CPU; numpy has no bfloat16, so that is seen as int16."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def from_numpy(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """The same memory as `dtype`: what `as_numpy` is undone by."""
+    return torch.from_numpy(array).view(dtype)
+
+
+def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """`tensor.to(dtype)`, contiguous where that copies; None keeps the dtype."""
+    if dtype is None or tensor.dtype is dtype:
+        return tensor
+    if not tensor.is_cpu or tensor.numel() < GRAIN:
+        return tensor.to(dtype)
+    output = torch.empty(tensor.shape, dtype=dtype)
+    sources, targets = tensor.reshape(-1).split(GRAIN - 1), output.view(-1).split(GRAIN - 1)
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+    return output
+
+
+def by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """`function(rows)`, for a function of (n, D) for any n that treats each row alone and keeps shape and dtype."""
+    if not rows.is_cpu or rows.numel() < GRAIN:
+        return function(rows)
+    output = torch.empty(rows.shape, dtype=rows.dtype)
+    step = max(1, (GRAIN - 1) // rows.shape[1])
+    for source, target in zip(rows.split(step), output.split(step), strict=True):
+        target.copy_(function(source))
+    return output
