@@ -25,7 +25,7 @@ from fastsal.output_recording import register_recorders
 from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
 from fastsal.pooling import PoolingSpec
 from fastsal.preparation import EncoderStatus, Plan, Preparation, Settings, make_plan, make_settings
-from fastsal.rows import cast
+from fastsal.rows import as_bool, as_numpy, cast, limits
 from fastsal.spec import EncoderSpec
 
 logger = logging.getLogger("fastsal")
@@ -98,7 +98,7 @@ class FastEncoderMixin(nn.Module):
             hidden_size: Any = self.config.hidden_size  # type: ignore[union-attr]
             return reference_sentence_embeddings(super().forward, batch, pooling, hidden_size, table.device)
         embeddings = self._fastsal.encoder(self).sentence_embeddings(batch, pooling)
-        return embeddings.to(plan.parameter_dtype)
+        return cast(embeddings, plan.parameter_dtype)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers' method: plain Hugging Face files, with nothing of fastsal in them."""
@@ -217,8 +217,8 @@ class FastEncoderMixin(nn.Module):
                 f"the input has {shape[1]} columns, the position table only {spec.max_positions} rows: truncate the "
                 "input or give position_ids"
             )
-        mask = None if call.attention_mask is None else call.attention_mask.to(torch.bool)
-        if mask is not None and bool(mask.all()):
+        mask = None if call.attention_mask is None else as_bool(call.attention_mask)
+        if mask is not None and bool((as_numpy(mask) if mask.is_cpu else mask).all()):
             mask = None
 
         inputs = (call.input_ids, call.inputs_embeds, call.position_ids, call.token_type_ids)
@@ -420,12 +420,13 @@ def _check_ids(call: Call, spec: EncoderSpec) -> None:
     ):
         ids = getattr(call, name)
         if ids is not None:
-            low, high = (int(limit) for limit in ids.aminmax())
+            low, high = limits(ids)
             if low < 0 or high >= rows:
                 raise IndexError(f"{name} must be in [0, {rows}), got {low if low < 0 else high}")
 
 
 def _pools_a_masked_token(mask: Tensor) -> bool:
     """Whether a row of the (B, S) bool mask has tokens, but none in column 0."""
-    first = mask[:, 0]
-    return not bool(first.all()) and bool((mask.any(dim=1) & ~first).any())
+    rows: Any = as_numpy(mask) if mask.is_cpu else mask
+    first = rows[:, 0]
+    return not bool(first.all()) and bool((rows.any(1) & ~first).any())

@@ -27,6 +27,19 @@ def from_numpy(array: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(array).view(dtype)
 
 
+def as_bool(mask: Tensor) -> Tensor:
+    """`mask` of any dtype, True where it is not zero."""
+    if mask.dtype is torch.bool or not mask.is_cpu or mask.dtype is torch.bfloat16:
+        return mask.to(torch.bool)
+    return torch.from_numpy(mask.detach().numpy() != 0)
+
+
+def limits(ids: Tensor) -> tuple[int, int]:
+    """The smallest and the largest of integers, at least one."""
+    low, high = (ids.numpy().min(), ids.numpy().max()) if ids.is_cpu else ids.aminmax()
+    return int(low), int(high)
+
+
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """`tensor.to(dtype)`, contiguous where that copies; None keeps the dtype."""
     if dtype is None or tensor.dtype is dtype:

@@ -155,7 +155,7 @@ def test_token_types_of_lists():
         [np.array(["a"])],
         [[True, False]],
         [{1: 2}],
-        (ids for ids in [[1, 2]]),
+        pytest.param((ids for ids in [[1, 2]]), id="generator"),
     ],
     ids=repr,
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from fastsal.backends.int8 import int8_smoothing
 from fastsal.packing import PackedBatch
 from fastsal.pooling import PoolingSpec
+from fastsal.rows import cast
 from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 try:
@@ -147,7 +148,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str = 
 
 
 def _floats(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.float32).contiguous()
+    return cast(tensor.detach(), torch.float32).contiguous()
 
 
 def _pair(parameters: Linear | LayerNorm) -> tuple[Tensor, Tensor]:
