@@ -24,14 +24,17 @@ SUBJECTS = {"albert-base": 96, "bert-base": 96, "minilm": 384, "salbert-cnn": 96
 
 #: Length mixes without --full. MiniLM shows how speed goes with the length; the large models take seconds per pass.
 DEFAULT_MIXES = {
-    "albert-base": ("sts", "passages"),
+    "albert-base": ("sts",),
     "bert-base": ("sts",),
     "minilm": ("queries", "sts", "mixed", "passages"),
     "salbert-cnn": ("sts",),
 }
 
 #: Those at which the rivals are measured without --full.
-PEER_MIXES = ("sts", "passages")
+PEER_MIXES = ("sts",)
+
+#: Rivals that take more than a minute to quantise a model of this size: with --full only, but for ALBERT-base.
+SLOW_PEERS = {"bert-base": ("ov-int8", "ov-int8-streams")}
 
 #: A pass has so many times fewer texts of this mix, since they are longer.
 SHARES = {"queries": 1, "sts": 1, "passages": 6, "mixed": 3}

@@ -18,7 +18,7 @@ import torch
 from engines import ENGINES, Engine, embed_features
 from peers import PEERS, make_peer, missing_packages
 from rounds import measure
-from subjects import DEFAULT_MIXES, PEER_MIXES, SUBJECTS, Subject, Workload, number_of_texts
+from subjects import DEFAULT_MIXES, PEER_MIXES, SLOW_PEERS, SUBJECTS, Subject, Workload, number_of_texts
 
 from fastsal.accuracy import Accuracy, WrongResultError
 from fastsal.backends import backends
@@ -36,6 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for subject in SUBJECTS
         for mix in (MIXES if full else DEFAULT_MIXES[subject])
         for engine in (*ENGINES, *(PEERS if full or mix in PEER_MIXES else ()))
+        if full or engine not in SLOW_PEERS.get(subject, ())
     ]
     metafunc.parametrize(("subject", "mix", "engine_name"), runs, indirect=["subject"])
 
