@@ -30,6 +30,7 @@ class ModuleWatch:
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
+        self._module_ids: set[int] = set()
         self._tensors: list[Tensor] = []
         self._attributes: list[tuple[dict[str, Any], str]] = []
         self._active_in_training: list[dict[str, Any]] = []
@@ -37,6 +38,7 @@ class ModuleWatch:
 
     def add_module(self, module: nn.Module) -> None:
         self._modules.append(module)
+        self._module_ids.add(id(module))
 
     def add_tensor(self, tensor: Tensor) -> None:
         """`tensor` must have a version counter, that is, not be an inference tensor."""
@@ -112,7 +114,7 @@ class ModuleWatch:
 
     def note_new_child(self, parent: nn.Module) -> None:
         """`parent` was given another module, and what is in it may have been written to before it is taken back."""
-        self._stale = self._stale or any(parent is module for module in self._modules)
+        self._stale = self._stale or id(parent) in self._module_ids
 
     def any_requires_grad(self) -> bool:
         return True in [tensor.requires_grad for tensor in self._tensors]
