@@ -5,7 +5,8 @@ usage: python benchmarks/int8_accuracy.py [--only TABLE] [--json FILE]
 Three tables. "kernels" runs fastsal's own int8 kernels with other smoothing exponents, and with other weights deciding
 the smoothing of q, k, v (see fastsal/backends/int8.py): these are the choices that can be made without touching a
 kernel. "schemes" simulates whole schemes in PyTorch, by rounding weights and activations and multiplying in float32:
-what is kept as symmetric or asymmetric, in groups of what size, smoothed or not. "ALBERT-base" runs the kernels on
+what is kept as symmetric or asymmetric, in groups of what size, with an offset of their own or a shared one, smoothed
+or not. "ALBERT-base" runs the kernels on
 models of that shape with seeded random weights, since no package has trained ones; it fails where a cosine is below
 0.999, as twelve passes through one layer could add up its errors. Columns: Spearman x 100, and the smallest, 1st
 percentile and mean cosine of an embedding to its float32 one.
@@ -143,51 +144,91 @@ def kernel_rows(evaluation: Evaluation) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the matrix products round. `group`: consecutive inputs that share a scale; None for all of a row."""
+    """How the matrix products round.
+
+    `groups`: consecutive inputs that share a scale, for q, k, v, for the attention's output, up and down; None for all
+    of a row. `offset`: consecutive inputs whose groups share what a byte of 0 stands for.
+    """
 
     name: str
     asymmetric: bool = False
-    group: int | None = None
+    groups: tuple[int | None, int | None, int | None, int | None] = (None,) * 4
     smoothed: bool = False
+    offset: int | None = None
 
 
 SCHEMES = [
     Scheme("symmetric per token and output channel"),
     Scheme("asymmetric activations", asymmetric=True),
-    Scheme("asymmetric, groups of 128", asymmetric=True, group=128),
+    Scheme("asymmetric, groups of 128", asymmetric=True, groups=(128,) * 4),
     Scheme("asymmetric, smoothed", asymmetric=True, smoothed=True),
-    Scheme("asymmetric, smoothed, groups of 128", asymmetric=True, group=128, smoothed=True),
-    Scheme("asymmetric, smoothed, groups of 64", asymmetric=True, group=64, smoothed=True),
-    Scheme("symmetric, smoothed, groups of 128", group=128, smoothed=True),
+    Scheme("asymmetric, smoothed, groups of 128", asymmetric=True, groups=(128,) * 4, smoothed=True),
+    Scheme("asymmetric, smoothed, groups of 64", asymmetric=True, groups=(64,) * 4, smoothed=True),
+    Scheme("symmetric, smoothed, groups of 128", groups=(128,) * 4, smoothed=True),
+    *(
+        Scheme(f"{names}, an offset for 384", asymmetric=True, groups=groups, smoothed=True, offset=384)
+        for names, groups in [
+            ("groups of 128", (128, 128, 128, 128)),
+            ("groups of 192", (192, 192, 192, 192)),
+            ("groups of 384", (384, 384, 384, 384)),
+            ("groups of 128, q, k, v 192", (192, 128, 128, 128)),
+            ("groups of 128, q, k, v 384", (384, 128, 128, 128)),
+            ("groups of 128, attention's output 384", (128, 384, 128, 128)),
+            ("groups of 128, up 192", (128, 128, 192, 128)),
+            ("groups of 128, down 192", (128, 128, 128, 192)),
+            ("groups of 192, 384, 128, 128 (the kernels)", (192, 384, 128, 128)),
+        ]
+    ),
 ]
 
 
 class _RoundedLinear(nn.Module):
     """A linear layer whose inputs and weights are rounded to 8 bits and multiplied in float32."""
 
-    def __init__(self, linear: nn.Linear, scheme: Scheme, smoothing: Tensor | None) -> None:
+    def __init__(self, linear: nn.Linear, scheme: Scheme, group: int | None, smoothing: Tensor | None = None) -> None:
         super().__init__()
-        self.scheme, self.smoothing, self.bias = scheme, smoothing, linear.bias
+        self.scheme, self.group, self.smoothing, self.bias = scheme, group, smoothing, linear.bias
         weight = linear.weight.detach() if smoothing is None else linear.weight.detach() * smoothing
-        self.weight = _rounded(weight, scheme.group, asymmetric=False)
+        self.weight = _symmetric(weight, group)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.smoothing is not None:
             x = x / self.smoothing
-        rounded = _rounded(x, self.scheme.group, self.scheme.asymmetric)
-        return torch.nn.functional.linear(rounded, self.weight, self.bias)
+        if self.scheme.offset:
+            x = _with_shared_offset(x, self.group, self.scheme.offset)
+        elif self.scheme.asymmetric:
+            x = _asymmetric(x, self.group)
+        else:
+            x = _symmetric(x, self.group)
+        return torch.nn.functional.linear(x, self.weight, self.bias)
 
 
-def _rounded(x: Tensor, group: int | None, asymmetric: bool) -> Tensor:
-    """`x` with each group of its last axis rounded to 8 bits."""
+# The last axis with each of its groups rounded to 8 bits.
+
+
+def _symmetric(x: Tensor, group: int | None) -> Tensor:
     grouped = x.unflatten(-1, (-1, group or x.shape[-1]))
-    if asymmetric:
-        low, high = grouped.amin(-1, keepdim=True).clamp(max=0), grouped.amax(-1, keepdim=True).clamp(min=0)
-        step = ((high - low) / 255).clamp(min=1e-12)
-        zero = (-low / step).round()
-        return (((grouped / step).round() + zero).clamp(0, 255) - zero).mul(step).flatten(-2)
     step = (grouped.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12)
     return ((grouped / step).round() * step).flatten(-2)
+
+
+def _asymmetric(x: Tensor, group: int | None) -> Tensor:
+    grouped = x.unflatten(-1, (-1, group or x.shape[-1]))
+    low, high = grouped.amin(-1, keepdim=True).clamp(max=0), grouped.amax(-1, keepdim=True).clamp(min=0)
+    step = ((high - low) / 255).clamp(min=1e-12)
+    zero = (-low / step).round()
+    return (((grouped / step).round() + zero).clamp(0, 255) - zero).mul(step).flatten(-2)
+
+
+def _with_shared_offset(x: Tensor, group: int, chunk: int) -> Tensor:
+    grouped = x.unflatten(-1, (-1, chunk // group, group))
+    low, high = grouped.amin((-1, -2), keepdim=True).clamp(max=0), grouped.amax(-1, keepdim=True).clamp(min=0)
+    widest = ((high.amax(-2, keepdim=True) - low) / 254).clamp(min=1e-12)
+    offset = -(-low / widest - 1e-3).ceil() * widest
+    step = ((high - offset) / 255).clamp(min=1e-12)
+    zero = (-offset / step + 1e-3).floor()
+    step = torch.where(zero > 0, -offset / zero.clamp(min=1), step)
+    return (((grouped / step).round() + zero).clamp(0, 255) - zero).mul(step).flatten(-3)
 
 
 def _simulated(model: SentenceTransformer, scheme: Scheme) -> SentenceTransformer:
@@ -201,11 +242,12 @@ def _simulated(model: SentenceTransformer, scheme: Scheme) -> SentenceTransforme
             qkv = int8.smoothing([norm], int8.qkv_sizes(attention.self), int8.QKV_EXPONENT)
             up_sizes = int8.column_sizes(layer.intermediate.dense)
             up = int8.smoothing([attention.output.LayerNorm], up_sizes, int8.UP_EXPONENT)
+        groups = scheme.groups
         for name in ("query", "key", "value"):
-            setattr(attention.self, name, _RoundedLinear(getattr(attention.self, name), scheme, qkv))
-        attention.output.dense = _RoundedLinear(attention.output.dense, scheme, None)
-        layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, up)
-        layer.output.dense = _RoundedLinear(layer.output.dense, scheme, None)
+            setattr(attention.self, name, _RoundedLinear(getattr(attention.self, name), scheme, groups[0], qkv))
+        attention.output.dense = _RoundedLinear(attention.output.dense, scheme, groups[1])
+        layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, groups[2], up)
+        layer.output.dense = _RoundedLinear(layer.output.dense, scheme, groups[3])
         norm = layer.output.LayerNorm
     return model
 

@@ -93,11 +93,6 @@ FASTSAL_INLINE void transpose(Vec (&rows)[kLanes]) {
   }
 }
 
-template <typename Format>
-constexpr int steps_of(int count) {
-  return (count + Format::kDepth - 1) / Format::kDepth;
-}
-
 // Where the parts of the scratch memory lie, in floats.
 template <typename Format>
 struct AttentionScratch {

@@ -14,6 +14,10 @@ constexpr std::array kActivationNames = {"linear",  "relu",    "relu2",     "rel
                                          "silu",    "tanh",    "mish",      "gelu",        "gelu_tanh",  "quick_gelu",
                                          "gelu_10", "laplace", "hardswish", "sqrtsoftplus"};
 
+// int8: a wider group takes less time, but one large weight or activation spoils more of them. Chosen by
+// benchmarks/int8_accuracy.py: these two matrices can be rounded in wide groups at no cost.
+constexpr int kQkvGroup = 192, kAttentionOutputGroup = 384, kUpGroup = 128, kDownGroup = 128;
+
 void check_range(const char* name, const int64_t* values, int64_t count, int64_t limit) {
   for (int64_t i = 0; i < count; ++i)
     if (values[i] < 0 || values[i] >= limit)
@@ -45,13 +49,11 @@ Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& we
     layers_.clear();
     for (const LayerView& view : weights.layers) {
       Layer layer;
-      layer.qkv = packer.linear({view.query, view.key, view.value}, spec_.precision, view.qkv_smoothing);
-      layer.qkv_inverse_smoothing = packer.inverse(view.qkv_smoothing, spec_.hidden_size);
-      layer.attention_output = packer.linear({view.attention_output}, spec_.precision);
+      layer.qkv = packer.linear({view.query, view.key, view.value}, spec_.precision, kQkvGroup, view.qkv_smoothing);
+      layer.attention_output = packer.linear({view.attention_output}, spec_.precision, kAttentionOutputGroup);
       layer.attention_norm = norm(view.attention_norm, spec_.hidden_size);
-      layer.up = packer.linear({view.up}, spec_.precision, view.up_smoothing);
-      layer.up_inverse_smoothing = packer.inverse(view.up_smoothing, spec_.hidden_size);
-      layer.down = packer.linear({view.down}, spec_.precision);
+      layer.up = packer.linear({view.up}, spec_.precision, kUpGroup, view.up_smoothing);
+      layer.down = packer.linear({view.down}, spec_.precision, kDownGroup);
       layer.output_norm = norm(view.output_norm, spec_.hidden_size);
       layers_.push_back(layer);
     }

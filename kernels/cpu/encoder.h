@@ -55,8 +55,6 @@ class Encoder {
   struct Layer {
     PackedLinear qkv, attention_output, up, down;
     NormWeights attention_norm, output_norm;
-    const float* qkv_inverse_smoothing;
-    const float* up_inverse_smoothing;
   };
 
   void check(const Batch& batch) const;

@@ -90,9 +90,9 @@ ForwardPass::Workspace ForwardPass::carve(float* memory, int members) const {
     const int entry = kernels_.operand_bytes[static_cast<int>(spec_.precision)];
     OperandBuffer buffer;
     buffer.row_bytes = operand_row_bytes(columns, entry);
-    buffer.scales_stride = 2 * groups_of(columns);
+    buffer.scales_stride = rows;
     buffer.rows = reinterpret_cast<char*>(take(entry ? rows * buffer.row_bytes / 4 : 0));
-    buffer.scales = take(spec_.precision == Precision::int8 ? rows * buffer.scales_stride : 0);
+    buffer.scales = take(spec_.precision == Precision::int8 ? rows * scales_of(columns, kSmallestGroup) : 0);
     return buffer;
   };
   space.hidden = take(rows * hidden_stride_);
@@ -200,14 +200,14 @@ void ForwardPass::embed(const Block& block, const Workspace& space, const Team& 
 }
 
 // The rows in the format that the encoder's precision multiplies: converted, or as they are.
-Operand ForwardPass::operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
+Operand ForwardPass::operand(const float* input, int64_t stride, int columns, const PackedLinear& weights, int rows,
                              const OperandBuffer& buffer, const Team& team) const {
   const PartTimer timer(profile_, kConversions);
   if (kernels_.operand_bytes[static_cast<int>(spec_.precision)] == 0) return rows_of(input, stride);
   const Range mine = share(rows, team);
-  kernels_.convert({input + mine.begin * stride, stride, static_cast<int>(mine.end - mine.begin), columns,
-                    spec_.precision, inverse_smoothing, buffer.rows + mine.begin * buffer.row_bytes, buffer.row_bytes,
-                    buffer.scales + mine.begin * buffer.scales_stride, buffer.scales_stride});
+  kernels_.convert({input + mine.begin * stride, stride, static_cast<int>(mine.end - mine.begin), columns, &weights,
+                    buffer.rows + mine.begin * buffer.row_bytes, buffer.row_bytes, buffer.scales + mine.begin,
+                    buffer.scales_stride});
   team.wait();
   return {buffer.rows, buffer.row_bytes, buffer.scales, buffer.scales_stride};
 }
@@ -234,8 +234,7 @@ void ForwardPass::add_and_norm(const NormWeights& norm, int rows, const Workspac
 void ForwardPass::run_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space,
                             const Team& team) const {
   const int hidden = spec_.hidden_size;
-  const Operand input =
-      operand(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, block.rows, space.operand, team);
+  const Operand input = operand(space.hidden, hidden_stride_, hidden, layer.qkv, block.rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.qkv, qkv_stride_, block.rows), 0, layer.qkv.num_panels, team);
 
   attend(block, space, team);
@@ -265,8 +264,7 @@ void ForwardPass::run_selected_layer(size_t index, const Encoder::Layer& layer, 
   const Block& block = blocks_[index];
   const int hidden = spec_.hidden_size;
   const int width = kernels_.panel_width;
-  Operand input =
-      operand(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, block.rows, space.operand, team);
+  Operand input = operand(space.hidden, hidden_stride_, hidden, layer.qkv, block.rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.qkv, qkv_stride_, block.rows), hidden / width, layer.qkv.num_panels, team);
 
   const size_t first = static_cast<size_t>(plan_->first_position[index]);
@@ -283,7 +281,7 @@ void ForwardPass::run_selected_layer(size_t index, const Encoder::Layer& layer, 
     }
   }
   team.wait();
-  input = operand(space.hidden, hidden_stride_, hidden, layer.qkv_inverse_smoothing, rows, space.operand, team);
+  input = operand(space.hidden, hidden_stride_, hidden, layer.qkv, rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.queries, query_stride_, rows), 0, (hidden + width - 1) / width, team);
 
   const int64_t heads = spec_.num_heads;
@@ -304,12 +302,12 @@ void ForwardPass::run_selected_layer(size_t index, const Encoder::Layer& layer, 
 void ForwardPass::finish_layer(const Encoder::Layer& layer, const float* context, int64_t context_stride, int rows,
                                const Workspace& space, const Team& team) const {
   const int hidden = spec_.hidden_size;
-  Operand input = operand(context, context_stride, hidden, nullptr, rows, space.operand, team);
+  Operand input = operand(context, context_stride, hidden, layer.attention_output, rows, space.operand, team);
   linear(linear_task(layer.attention_output, input, space.update, hidden_stride_, rows), 0,
          layer.attention_output.num_panels, team);
   add_and_norm(layer.attention_norm, rows, space, team);
 
-  input = operand(space.hidden, hidden_stride_, hidden, layer.up_inverse_smoothing, rows, space.operand, team);
+  input = operand(space.hidden, hidden_stride_, hidden, layer.up, rows, space.operand, team);
   const int chunk = feed_forward_columns(team.members);
   const int64_t stride = stride_of(chunk, kernels_.lanes);
   for (int column = 0; column < spec_.intermediate_size; column += chunk) {
@@ -320,7 +318,7 @@ void ForwardPass::finish_layer(const Encoder::Layer& layer, const float* context
     linear(up, up.base_panel, (end + kernels_.panel_width - 1) / kernels_.panel_width, team);
 
     const Operand activated =
-        operand(space.feed_forward, stride, end - column, nullptr, rows, space.feed_forward_operand, team);
+        operand(space.feed_forward, stride, end - column, layer.down, rows, space.feed_forward_operand, team);
     LinearTask down = linear_task(layer.down, activated, space.update, hidden_stride_, rows);
     down.k_begin = column;
     down.k_end = end;

@@ -56,7 +56,7 @@ class ForwardPass {
   void run_selected_layer(size_t index, const Encoder::Layer& layer, const Workspace& space, const Team& team) const;
   void finish_layer(const Encoder::Layer& layer, const float* context, int64_t context_stride, int rows,
                     const Workspace& space, const Team& team) const;
-  Operand operand(const float* input, int64_t stride, int columns, const float* inverse_smoothing, int rows,
+  Operand operand(const float* input, int64_t stride, int columns, const PackedLinear& weights, int rows,
                   const OperandBuffer& buffer, const Team& team) const;
   void linear(LinearTask task, int first_panel, int last_panel, const Team& team) const;
   void add_and_norm(const NormWeights& norm, int rows, const Workspace& space, const Team& team) const;

@@ -31,14 +31,23 @@ enum class Activation : int {
 
 // Products are summed over at most this many k at a time; the partial sums are then added in order. A fixed boundary,
 // so that no schedule changes a bit, and one that halves the rounding error of a single long sum. A multiple of every
-// panel width and of kGroup, so that the feed-forward layer can be computed chunk by chunk.
+// panel width and of every int8 group, so that the feed-forward layer can be computed chunk by chunk.
 constexpr int kSumChunk = 384;
 
-// int8: the number of consecutive k that share a scale, in weights (per output column) and in activations (per row).
-constexpr int kGroup = 128;
+// int8: consecutive k form a group that shares a scale, in weights (per output column) and in activations (per row).
+// A chunk has one value for all of it, then the scale of each of its groups.
+constexpr int kSmallestGroup = 128;
+constexpr int chunk_scales(int group) { return 1 + kSumChunk / group; }
+constexpr int scales_of(int in_features, int group) {
+  return (in_features + kSumChunk - 1) / kSumChunk * chunk_scales(group);
+}
 
 enum class Precision : int { float32, bfloat16, int8 };
 constexpr int kPrecisions = 3;
+
+constexpr int stored_bytes(Precision precision) {  // of a weight
+  return precision == Precision::int8 ? 1 : precision == Precision::bfloat16 ? 2 : 4;
+}
 
 // A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns. A panel, with w columns
 // from n on and `depth` consecutive k side by side (1, or what a dot product instruction takes: 2 bfloat16, 4 int8):
@@ -47,8 +56,8 @@ constexpr int kPrecisions = 3;
 //   depth 2: W[n][0] W[n][1] W[n+1][0] W[n+1][1] ... W[n+w-1][0] W[n+w-1][1]   W[n][2] W[n][3] ...
 //
 // The last panel is only as wide as needed, in whole vectors; spare columns and spare k (in_features is padded to
-// padded_depth) are zeros. `bias` has spare zeros too. int8 weights have scales: for every panel and group the w scales
-// s, then the w values -s * (sum of the group's int8 weights).
+// padded_depth) are zeros. `bias` has spare zeros too. int8 weights have scales: for every panel and chunk of
+// kSumChunk k its sum of the weights as rounded, a value for each of the w columns, then the w scales of each group.
 struct PackedLinear {
   const void* panels = nullptr;
   const float* bias = nullptr;
@@ -57,13 +66,15 @@ struct PackedLinear {
   int in_features = 0;
   int out_features = 0;
   int num_panels = 0;
+  int group = 0;                             // int8: a divisor of kSumChunk
+  const float* inverse_smoothing = nullptr;  // int8: what multiplies every input column first; may be null
 };
 
 constexpr int padded_depth(int in_features) { return (in_features + 3) / 4 * 4; }
-constexpr int groups_of(int in_features) { return (in_features + kGroup - 1) / kGroup; }
 
-// Rows that a weight matrix multiplies, in the format that its precision needs. int8 rows have per group two values,
-// s and s * z: an entry q stands for s * (q - z).
+// Rows that a weight matrix multiplies, in the format that its precision needs. int8 rows have per chunk of kSumChunk
+// entries its offset, then the scales of its groups: an entry q of a group with scale s stands for s * q + offset. All
+// rows' first offsets come first, then the scales of all rows' first groups `scales_stride` further on, and so forth.
 struct Operand {
   const void* rows = nullptr;
   int64_t row_bytes = 0;
@@ -98,13 +109,12 @@ struct PlainLinearTask {
   int64_t output_stride;
 };
 
-// Rows of floats -> the operand of a matrix product. `inverse_smoothing` (may be null) multiplies every column first.
+// Rows of floats -> the operand that the weights multiply, or those of its columns that a task's k are.
 struct ConvertTask {
   const float* input;
   int64_t input_stride;
   int rows, columns;
-  Precision precision;
-  const float* inverse_smoothing;
+  const PackedLinear* weights;
   void* output;
   int64_t row_bytes;
   float* scales;

@@ -4,7 +4,7 @@
 constexpr int kTileRows = FASTSAL_TILE_ROWS;
 constexpr int kTileVectors = FASTSAL_TILE_VECTORS;
 constexpr int kPanelWidth = kTileVectors * kLanes;
-static_assert(kSumChunk % kPanelWidth == 0 && kSumChunk % kGroup == 0, "chunks end at panel and group boundaries");
+static_assert(kSumChunk % kPanelWidth == 0, "chunks end at panel boundaries");
 
 // A format says what a step along k multiplies: a Unit of a row, broadcast, times one Unit in each lane of the columns.
 struct FloatFormat {
@@ -44,6 +44,11 @@ struct Int8Format {
 };
 #endif
 
+template <typename Format>
+constexpr int steps_of(int k_count) {
+  return static_cast<int>(divide_up(k_count, Format::kDepth));
+}
+
 // Memory that will be needed soon, asked for line by line while a tile computes.
 struct Prefetch {
   static constexpr int kLine = 64;
@@ -77,12 +82,14 @@ FASTSAL_INLINE void multiply(const typename Format::Unit* const* rows, const typ
 }
 
 struct Tile {
-  const void* const* rows;         // input row of each tile row, at the chunk's first k
-  const float* const* row_scales;  // int8: of each tile row, at the chunk's first group
-  const void* panel;               // the chunk's first k
-  const float* panel_scales;       // int8: the chunk's first group
-  const float* bias;               // the panel's
+  const void* const* rows;  // input row of each tile row, at the chunk's first k
+  const float* row_scales;  // int8: the chunk's first, of the first row
+  int64_t row_scales_stride;
+  const void* panel;          // the chunk's first k
+  const float* panel_scales;  // int8: the chunk's
+  const float* bias;          // the panel's
   int k_count;
+  int group;  // int8
   float* output;
   int64_t output_stride;
   bool add;     // to what is in the output
@@ -120,7 +127,7 @@ struct SumTile {
     load_row_pointers(tile, rows);
     Vec sums[kRows][kVectors] = {};
     const Unit* panel = static_cast<const Unit*>(tile.panel);
-    const int steps = (tile.k_count + Format::kDepth - 1) / Format::kDepth;
+    const int steps = steps_of<Format>(tile.k_count);
     if (kVectors == kTileVectors && tile.ahead.lines > 0)
       multiply<Format, kRows, kVectors, true>(rows, panel, kVectors * kLanes, steps, sums, tile.ahead);
     else
@@ -137,54 +144,84 @@ struct SumTile {
   }
 };
 
-// int8: exact integer sums over a group, scaled and added up in float. The zero point's part of a sum is known from the
-// weights alone; where floats stand for the integers (no dot product instruction), it is subtracted already.
-template <typename Format, bool kZeroPoints>
+// int8: exact integer sums over a group, scaled and added up in float. The offset's part of a chunk's sum is known from
+// the weights alone; where floats stand for the integers (no dot product instruction), it is in them already.
+//
+// Where there are registers for both kinds of sums of two vectors, the tile is computed two vectors at a time: loads
+// and stores of float sums after every group would take more time than reading the rows again.
+template <typename Format, bool kOffset>
 struct GroupTile {
   template <int kRows, int kVectors>
   static void run(const Tile& tile) {
+    // One or two rows leave registers; and so few sums would wait for each other.
+    constexpr int kMost = kLanes == 16 && kRows > 2 ? 2 : kTileVectors;
+    constexpr int kTogether = kVectors > kMost ? kMost : kVectors;
+    run_vectors<kRows, kVectors, 0, kTogether>(tile);
+    if constexpr (kVectors > kTogether) run_vectors<kRows, kVectors, kTogether, kVectors - kTogether>(tile);
+    if (tile.finish) activate(tile.output, tile.output_stride, kRows, kVectors * kLanes, tile.activation);
+  }
+
+ private:
+  template <int kRows, int kVectors, int kFirst, int kCount>
+  static void run_vectors(const Tile& tile) {
     typedef typename Format::Unit Unit;
     constexpr int kWidth = kVectors * kLanes;
     const Unit* rows[kRows];
     load_row_pointers(tile, rows);
-    const float* const* row_scales = tile.row_scales;
-    const Unit* panel = static_cast<const Unit*>(tile.panel);
-    const float* scales = tile.panel_scales;
-    float* output = tile.output;
-    const int64_t stride = tile.output_stride;
-    const int k_count = tile.k_count;
-    Start start(tile);
+    const Unit* panel = static_cast<const Unit*>(tile.panel) + kFirst * kLanes;
+    const float* scales = tile.panel_scales + kFirst * kLanes;
+    const float* row_scales = tile.row_scales;
+    const int64_t row_scales_stride = tile.row_scales_stride;
+    float* output = tile.output + kFirst * kLanes;
+    const int64_t output_stride = tile.output_stride;
+    const int k_count = tile.k_count, group = tile.group;
+
+    Vec values[kRows][kCount];
+    if (tile.add) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < kCount; ++j) values[i][j] = load(output + i * output_stride + j * kLanes);
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < kCount; ++j) values[i][j] = load(tile.bias + (kFirst + j) * kLanes);
+    }
+    if (kOffset) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < kCount; ++j)
+          values[i][j] = multiply_add(load(scales + j * kLanes), row_scales[i], values[i][j]);
+    }
     Prefetch ahead = tile.ahead;
-    for (int k = 0; k < k_count; k += kGroup) {
-      const int count = k_count - k < kGroup ? k_count - k : kGroup;
-      const int steps = (count + Format::kDepth - 1) / Format::kDepth;
-      typename Format::Sum sums[kRows][kVectors] = {};
-      if (kVectors == kTileVectors && ahead.lines > 0) {
-        multiply<Format, kRows, kVectors, true>(rows, panel, kWidth, steps, sums, ahead);
+    for (int k = 0; k < k_count; k += group) {
+      scales += kWidth;
+      row_scales += row_scales_stride;
+      const int steps = steps_of<Format>(k_count - k < group ? k_count - k : group);
+      typename Format::Sum sums[kRows][kCount] = {};
+      if (kFirst == 0 && kVectors == kTileVectors && ahead.lines > 0) {
+        multiply<Format, kRows, kCount, true>(rows, panel, kWidth, steps, sums, ahead);
         ahead.next += steps * ahead.lines * Prefetch::kLine;
       } else {
-        multiply<Format, kRows, kVectors>(rows, panel, kWidth, steps, sums);
+        multiply<Format, kRows, kCount>(rows, panel, kWidth, steps, sums);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        const float* row_scale = row_scales[i] + 2 * (k / kGroup);
-        const Vec scale = splat(row_scale[0]), zero = splat(row_scale[1]);
 #pragma GCC unroll 8
-        for (int j = 0; j < kVectors; ++j) {
+        for (int j = 0; j < kCount; ++j) {
           const Vec scaled = __builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes);
-          Vec value = load(start.values + i * start.stride + j * kLanes);
-          if (kZeroPoints) value = multiply_add(load(scales + kWidth + j * kLanes), zero, value);
-          value = multiply_add(scaled, scale, value);
-          store(output + i * stride + j * kLanes, value);
+          values[i][j] = multiply_add(scaled, row_scales[i], values[i][j]);
         }
         rows[i] += steps;
       }
-      start.values = output;
-      start.stride = stride;
       panel += static_cast<int64_t>(steps) * kWidth;
-      scales += 2 * kWidth;
     }
-    if (tile.finish) activate(output, stride, kRows, kWidth, tile.activation);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < kCount; ++j) store(output + i * output_stride + j * kLanes, values[i][j]);
   }
 };
 
@@ -234,15 +271,11 @@ struct Panel {
 FASTSAL_INLINE Panel panel_of(const PackedLinear& linear, int index) {
   const int columns = linear.out_features - index * kPanelWidth;
   const int depth = linear.precision == Precision::float32 ? linear.in_features : padded_depth(linear.in_features);
-  const float* scales =
-      linear.scales ? linear.scales + static_cast<int64_t>(index) * 2 * kPanelWidth * groups_of(linear.in_features)
-                    : nullptr;
+  const float* scales = linear.scales ? linear.scales + static_cast<int64_t>(index) * kPanelWidth *
+                                                            scales_of(linear.in_features, linear.group)
+                                      : nullptr;
   return {static_cast<int64_t>(index) * kPanelWidth * depth, linear.bias + index * kPanelWidth, scales,
           columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
-}
-
-constexpr int stored_bytes(Precision precision) {
-  return precision == Precision::int8 ? 1 : precision == Precision::bfloat16 ? 2 : 4;
 }
 
 FASTSAL_INLINE const char* stored_chunk(const PackedLinear& linear, const Panel& panel, int k) {
@@ -326,11 +359,12 @@ class NextChunk {
 };
 
 // One of a caller's panels before `last` for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel
-// stays in cache for all rows. `input_row(i)` is row i at k_begin, `row_scales(i)` are its scales there.
-template <typename InputRow, typename RowScales>
+// stays in cache for all rows. `input_row(i)` is row i at k_begin, where `scales` begin too (null unless
+// int8).
+template <typename InputRow>
 FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int last, int rows, int k_begin, int k_end,
-                                   Activation kind, InputRow input_row, RowScales row_scales, float* output,
-                                   int64_t output_stride) {
+                                   Activation kind, InputRow input_row, const float* scales, int64_t scales_stride,
+                                   float* output, int64_t output_stride) {
   if (rows == 0) return;
   const Panel panel = panel_of(linear, index);
   const int entry = operand_bytes(linear.precision) ? operand_bytes(linear.precision) : 4;
@@ -338,11 +372,15 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int la
   for (int k = k_begin; k < k_end;) {
     const int next = k + kSumChunk - k % kSumChunk;
     const int end = next < k_end ? next : k_end;
+    const float* row_scales = scales + (k - k_begin) / kSumChunk * chunk_scales(linear.group) * scales_stride;
     Tile tile;
     tile.panel = chunk_of(linear, panel, k, end - k, unpacked);
-    tile.panel_scales = panel.scales ? panel.scales + k / kGroup * 2 * panel.vectors * kLanes : nullptr;
+    tile.panel_scales =
+        panel.scales ? panel.scales + k / kSumChunk * chunk_scales(linear.group) * panel.vectors * kLanes : nullptr;
+    tile.row_scales_stride = scales_stride;
     tile.bias = panel.bias;
     tile.k_count = end - k;
+    tile.group = linear.group;
     tile.output_stride = output_stride;
     tile.add = k > 0;
     tile.finish = end == linear.in_features;
@@ -355,14 +393,12 @@ FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int la
     for (int row = 0; row < rows; row += kTileRows) {
       const int count = rows - row < kTileRows ? rows - row : kTileRows;
       const void* pointers[kTileRows];
-      const float* scales[kTileRows];
       for (int i = 0; i < count; ++i) {
         const void* first = input_row(row + i);
         pointers[i] = static_cast<const char*>(first) + static_cast<int64_t>(k - k_begin) * entry;
-        if (panel.scales) scales[i] = row_scales(row + i) + (k - k_begin) / kGroup * 2;
       }
       tile.rows = pointers;
-      tile.row_scales = scales;
+      tile.row_scales = row_scales + row;
       tile.output = output + row * output_stride;
       tile.ahead = next_chunk.take();
       switch (linear.precision) {
@@ -386,7 +422,7 @@ static void linear(const LinearTask& task) {
   for (int panel = task.first_panel; panel < task.last_panel; ++panel)
     multiply_panel(
         *task.weights, panel, task.last_panel, task.rows, task.k_begin, task.k_end, task.activation,
-        [&](int row) { return static_cast<const char*>(input.rows) + row * input.row_bytes; },
-        [&](int row) { return input.scales + row * input.scales_stride; },
-        task.output + static_cast<int64_t>(panel - task.base_panel) * kPanelWidth, task.output_stride);
+        [&](int row) { return static_cast<const char*>(input.rows) + row * input.row_bytes; }, input.scales,
+        input.scales_stride, task.output + static_cast<int64_t>(panel - task.base_panel) * kPanelWidth,
+        task.output_stride);
 }

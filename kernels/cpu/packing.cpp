@@ -14,8 +14,6 @@ float* Packer::take(int64_t floats) {
 
 namespace {
 
-constexpr int kEntryBytes[kPrecisions] = {4, 2, 1};
-
 uint16_t to_bfloat16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -40,21 +38,22 @@ float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
 }  // namespace
 
 template <typename Row, typename Bias>
-PackedLinear Packer::pack(int out_features, int in_features, Precision precision, Row row, Bias bias) {
+PackedLinear Packer::pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias) {
   const int width = kernels_.panel_width;
   const int64_t padded = round_up(out_features, kernels_.lanes);
   const int64_t depth = precision == Precision::float32 ? in_features : padded_depth(in_features);
-  const int64_t entry = kEntryBytes[static_cast<int>(precision)];
+  const int64_t entry = stored_bytes(precision);
   const int together = kernels_.depth[static_cast<int>(precision)];
-  const int groups = groups_of(in_features);
+  const int64_t scales_per_column = precision == Precision::int8 ? scales_of(in_features, group) : 0;
   PackedLinear packed;
   packed.precision = precision;
   packed.in_features = in_features;
+  packed.group = group;
   packed.out_features = out_features;
   packed.num_panels = (out_features + width - 1) / width;
   float* memory = take((padded * depth * entry + 3) / 4);
   float* biases = take(padded);
-  float* scales = precision == Precision::int8 ? take(int64_t{2} * padded * groups) : nullptr;
+  float* scales = scales_per_column ? take(padded * scales_per_column) : nullptr;
   packed.panels = memory;
   packed.bias = biases;
   packed.scales = scales;
@@ -63,7 +62,7 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
   char* panels = reinterpret_cast<char*>(memory);
   std::memset(panels, 0, static_cast<size_t>(padded * depth * entry));
   std::fill(biases, biases + padded, 0.f);
-  if (scales) std::fill(scales, scales + int64_t{2} * padded * groups, 0.f);
+  if (scales) std::fill(scales, scales + padded * scales_per_column, 0.f);
   for (int n = 0; n < out_features; ++n) {
     const int first = n / width * width, column = n % width;
     const int64_t columns = std::min<int64_t>(width, padded - first);
@@ -82,15 +81,15 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
         for (int k = 0; k < in_features; ++k) put(k, to_bfloat16(weights[k]));
         break;
       case Precision::int8:
-        for (int k = 0; k < in_features; k += kGroup) {
-          int8_t rounded[kGroup];
+        for (int k = 0; k < in_features; k += group) {
+          int8_t rounded[kSumChunk];
           float sum;
-          const int count = std::min(kGroup, in_features - k);
+          const int count = std::min(group, in_features - k);
           const float scale = quantize(weights + k, count, rounded, &sum);
           for (int i = 0; i < count; ++i) put(k + i, rounded[i]);
-          float* group = scales + int64_t{2} * first * groups + k / kGroup * 2 * columns;
-          group[column] = scale;
-          group[columns + column] = -scale * sum;
+          float* chunk = scales + first * scales_per_column + k / kSumChunk * chunk_scales(group) * columns + column;
+          chunk[0] += scale * sum;
+          chunk[(1 + k % kSumChunk / group) * columns] = scale;
         }
         break;
     }
@@ -98,7 +97,8 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
   return packed;
 }
 
-PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision precision, const float* smoothing) {
+PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision precision, int group,
+                            const float* smoothing) {
   const int columns = parts.front().columns;
   int rows = 0;
   for (const LinearView& part : parts) rows += part.rows;
@@ -108,8 +108,8 @@ PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision prec
     while (n >= parts[index].rows) n -= parts[index++].rows;
     return parts[index];
   };
-  return pack(
-      rows, columns, precision,
+  PackedLinear packed = pack(
+      rows, columns, precision, group,
       [&](int n) {
         const LinearView part = part_of(n);
         const float* weights = part.weight + static_cast<int64_t>(n) * columns;
@@ -121,12 +121,14 @@ PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision prec
         const LinearView part = part_of(n);
         return part.bias ? part.bias[n] : 0.f;
       });
+  packed.inverse_smoothing = inverse(smoothing, columns);
+  return packed;
 }
 
 PackedLinear Packer::convolution(const ConvolutionView& view, int input, int row_columns) {
   std::vector<float> weights(static_cast<size_t>(view.kernel_size) * row_columns, 0.f);
   return pack(
-      view.channels, view.kernel_size * row_columns, Precision::float32,
+      view.channels, view.kernel_size * row_columns, Precision::float32, kSmallestGroup,
       [&](int n) {
         const float* from = view.weight + static_cast<int64_t>(n) * input * view.kernel_size;
         for (int column = 0; column < input; ++column)

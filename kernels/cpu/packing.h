@@ -14,11 +14,11 @@ class Packer {
  public:
   Packer(const Kernels& kernels, float* memory) : kernels_(kernels), memory_(memory) {}
 
-  // The matrices stacked along their rows (output features). `smoothing` (may be null) multiplies the input columns.
-  PackedLinear linear(const std::vector<LinearView>& parts, Precision precision, const float* smoothing = nullptr);
+  // The matrices stacked along their rows (output features). For int8 `group` is a divisor of kSumChunk; `smoothing`
+  // (may be null) multiplies the input columns.
+  PackedLinear linear(const std::vector<LinearView>& parts, Precision precision, int group = kSmallestGroup,
+                      const float* smoothing = nullptr);
   NormWeights norm(const NormView& view, int columns, float eps);
-  // 1 / smoothing, padded with zeros to whole vectors; null for null.
-  const float* inverse(const float* smoothing, int columns);
 
   // A (channels, input, kernel) convolution as a matrix over kernel_size rows of `row_columns` >= input columns.
   PackedLinear convolution(const ConvolutionView& view, int input, int row_columns);
@@ -27,9 +27,11 @@ class Packer {
 
  private:
   float* take(int64_t floats);
+  // 1 / smoothing, padded with zeros to whole vectors; null for null.
+  const float* inverse(const float* smoothing, int columns);
   // `row(n)` gives the in_features weights of output n, valid until its next call, `bias(n)` its bias.
   template <typename Row, typename Bias>
-  PackedLinear pack(int out_features, int in_features, Precision precision, Row row, Bias bias);
+  PackedLinear pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias);
 
   const Kernels& kernels_;
   float* memory_;

@@ -62,11 +62,11 @@ double product_rate(const Kernels& kernels, Precision precision, int rows, int i
   const int entry = kernels.operand_bytes[static_cast<int>(precision)];
   const int64_t row_bytes = operand_row_bytes(in_features, entry);
   std::vector<char> converted(static_cast<size_t>(rows * row_bytes));
-  std::vector<float> scales(static_cast<size_t>(rows) * 2 * groups_of(in_features));
+  std::vector<float> scales(static_cast<size_t>(rows) * scales_of(in_features, packed.group));
   if (entry) {
-    operand = {converted.data(), row_bytes, scales.data(), 2 * groups_of(in_features)};
-    kernels.convert({input.data(), input_stride, rows, in_features, precision, nullptr, converted.data(), row_bytes,
-                     scales.data(), operand.scales_stride});
+    operand = {converted.data(), row_bytes, scales.data(), rows};
+    kernels.convert({input.data(), input_stride, rows, in_features, &packed, converted.data(), row_bytes, scales.data(),
+                     operand.scales_stride});
   }
   const LinearTask task{&packed, operand, output.data(),     output_stride,     rows, 0, in_features,
                         0,       0,       packed.num_panels, Activation::linear};

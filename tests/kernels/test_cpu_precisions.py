@@ -25,7 +25,8 @@ SHAPES = [
     {"num_heads": 1, "head_size": 1, "intermediate_size": 1},
     {"num_heads": 5, "head_size": 26, "intermediate_size": 129},  # a last group of one value
 ]
-GROUP = 128
+CHUNK = 384  # inputs that share an offset
+QKV_GROUP, OUTPUT_GROUP, FEED_FORWARD_GROUP = 192, 384, 128
 
 
 class Int8Twin(OracleEncoder):
@@ -46,36 +47,47 @@ class Int8Twin(OracleEncoder):
         heads, size = self.spec.num_heads, self.spec.head_size
         qkv_smoothing, up_smoothing = self._smoothing[id(layer)]
         q, k, v = (
-            self._rounded(self._quantised(x, linear, qkv_smoothing)).view(-1, heads, size).transpose(0, 1)
+            self._rounded(self._quantised(x, linear, QKV_GROUP, qkv_smoothing)).view(-1, heads, size).transpose(0, 1)
             for linear in (layer.query, layer.key, layer.value)
         )
         scores = q @ k.transpose(1, 2) * size**-0.5
         attention = torch.exp(scores - scores.amax(-1, keepdim=True))
         context = self._rounded(attention) @ v / attention.sum(-1, keepdim=True)
         context = context.transpose(0, 1).reshape(x.shape[0], heads * size)
-        x = self._norm(x + self._quantised(context, layer.attention_output), layer.attention_norm)
-        inner = ACTIVATION_FUNCTIONS[self.spec.activation](self._quantised(x, layer.up, up_smoothing))
-        return self._norm(x + self._quantised(inner, layer.down), layer.output_norm)
+        x = self._norm(x + self._quantised(context, layer.attention_output, OUTPUT_GROUP), layer.attention_norm)
+        up = self._quantised(x, layer.up, FEED_FORWARD_GROUP, up_smoothing)
+        inner = ACTIVATION_FUNCTIONS[self.spec.activation](up)
+        return self._norm(x + self._quantised(inner, layer.down, FEED_FORWARD_GROUP), layer.output_norm)
 
     def _rounded(self, x: Tensor) -> Tensor:
         return x.bfloat16().double() if self._bfloat16_attention else x
 
-    def _quantised(self, x: Tensor, linear: Linear, smoothing: Tensor | None = None) -> Tensor:
+    def _quantised(self, x: Tensor, linear: Linear, group: int, smoothing: Tensor | None = None) -> Tensor:
         weight = linear.weight.double()
         if smoothing is not None:
             x, weight = x / smoothing.double(), weight * smoothing.double()
         result = linear.bias.double().expand(len(x), -1).clone()
-        for start in range(0, weight.shape[1], GROUP):
-            columns, rows = weight[:, start : start + GROUP], x[:, start : start + GROUP]
-            step = columns.abs().amax(1, keepdim=True) / 127
-            step[step == 0] = 1
-            low = rows.amin(1, keepdim=True).clamp(max=0)
-            scale = (rows.amax(1, keepdim=True).clamp(min=0) - low) / 255
-            scale[scale == 0] = 1
-            zero = (-low / scale).round()
-            rounded = ((rows / scale).round() + zero).clamp(0, 255) - zero
-            result += (rounded * scale) @ ((columns / step).round() * step).T
+        for columns, rows in zip(weight.split(CHUNK, dim=1), x.split(CHUNK, dim=1), strict=True):
+            offset, steps_below = _offset(rows)
+            for column_group, row_group in zip(columns.split(group, dim=1), rows.split(group, dim=1), strict=True):
+                step = column_group.abs().amax(1, keepdim=True) / 127
+                step[step == 0] = 1
+                scale = (row_group.amax(1, keepdim=True).clamp(min=0) - offset) / 255
+                scale[scale == 0] = 1
+                zero = (-offset / scale + 1e-3).floor()
+                scale = torch.where(steps_below > 0, -offset / zero.clamp(min=1), scale)
+                rounded = ((row_group / scale).round() + zero).clamp(0, 255) - zero
+                result += (rounded * scale) @ ((column_group / step).round() * step).T
         return result
+
+
+def _offset(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """What a byte of 0 stands for in each row, and how many steps of the widest group lie between that and 0."""
+    low, high = rows.amin(1, keepdim=True).clamp(max=0), rows.amax(1, keepdim=True).clamp(min=0)
+    widest = (high - low) / 254
+    widest[widest == 0] = 1
+    steps = (-low / widest - 1e-3).ceil().clamp(min=0)
+    return -steps * widest, steps
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)
@@ -98,6 +110,21 @@ def test_int8_follows_its_scheme(isa, shape):
     """Far closer to the twin than either is to the truth: what differs are a few values that round the other way."""
     spec, weights = random_encoder(**shape, schedule=(0,))
     batch = random_batch(LENGTHS)
+    truth = OracleEncoder(spec, weights).hidden_states(batch)
+    twin = Int8Twin(spec, weights, isa).hidden_states(batch)
+    out = CpuEncoder(spec, weights, "int8").hidden_states(batch)
+    assert relative_error(out, twin) <= 0.25 * relative_error(twin, truth) + 1e-6
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])  # relu: no value below 0
+@pytest.mark.parametrize("shift", [0.0, 30.0, -30.0])  # of all channels: rows above 0, and below
+def test_int8_follows_its_scheme_for_channels_of_any_size(isa, activation, shift):
+    spec, weights = random_encoder(12, 64, 1152, schedule=(0,), activation=activation)
+    channels = torch.arange(768)
+    weights.embedding_norm.weight.copy_(10.0 ** (channels // 128 % 5 - 2))
+    weights.embedding_norm.bias.fill_(shift)
+    weights.layers[0].up.bias.copy_(10.0 ** (torch.arange(1152) // 96 % 4 - 2) * (-1) ** torch.arange(1152))
+    batch = random_batch([1, 7, 40])
     truth = OracleEncoder(spec, weights).hidden_states(batch)
     twin = Int8Twin(spec, weights, isa).hidden_states(batch)
     out = CpuEncoder(spec, weights, "int8").hidden_states(batch)
