@@ -38,8 +38,9 @@ ForwardPass::ForwardPass(const Encoder& encoder, const Batch& batch, int threads
       threads_(std::max(threads, 1)),
       hidden_stride_(stride_of(spec_.hidden_size, kernels_.lanes)),
       qkv_stride_(stride_of(3 * int64_t{spec_.hidden_size}, kernels_.lanes)),
-      query_stride_(stride_of(round_up(spec_.hidden_size, kernels_.panel_width), kernels_.lanes)),
-      embedding_stride_(stride_of(spec_.embedding_size, kernels_.lanes)) {
+      embedding_stride_(stride_of(spec_.embedding_size, kernels_.lanes)),
+      panel_width_(kernels_.panel_width[static_cast<int>(spec_.precision)]),
+      query_stride_(stride_of(round_up(spec_.hidden_size, panel_width_), kernels_.lanes)) {
   plan_blocks(scheme);
 }
 
@@ -123,7 +124,7 @@ int64_t ForwardPass::workspace_floats(int members) const {
 int64_t ForwardPass::member_floats() const {
   int64_t floats = kernels_.attention_scratch(spec_.precision, max_tokens_, spec_.head_size);
   if (plan_ && !plan_->pooling.convolutions.empty())
-    floats = std::max(floats, std::max(plan_->max_positions, plan_->max_sentences) * kernels_.panel_width);
+    floats = std::max(floats, std::max(plan_->max_positions, plan_->max_sentences) * float_panel_width());
   return round_up(floats, 16);
 }
 
@@ -263,7 +264,7 @@ void ForwardPass::run_selected_layer(size_t index, const Encoder::Layer& layer, 
                                      const Team& team) const {
   const Block& block = blocks_[index];
   const int hidden = spec_.hidden_size;
-  const int width = kernels_.panel_width;
+  const int width = panel_width_;
   Operand input = operand(space.hidden, hidden_stride_, hidden, layer.qkv, block.rows, space.operand, team);
   linear(linear_task(layer.qkv, input, space.qkv, qkv_stride_, block.rows), hidden / width, layer.qkv.num_panels, team);
 
@@ -313,9 +314,9 @@ void ForwardPass::finish_layer(const Encoder::Layer& layer, const float* context
   for (int column = 0; column < spec_.intermediate_size; column += chunk) {
     const int end = std::min(column + chunk, spec_.intermediate_size);
     LinearTask up = linear_task(layer.up, input, space.feed_forward, stride, rows);
-    up.base_panel = column / kernels_.panel_width;
+    up.base_panel = column / panel_width_;
     up.activation = spec_.activation;
-    linear(up, up.base_panel, (end + kernels_.panel_width - 1) / kernels_.panel_width, team);
+    linear(up, up.base_panel, (end + panel_width_ - 1) / panel_width_, team);
 
     const Operand activated =
         operand(space.feed_forward, stride, end - column, layer.down, rows, space.feed_forward_operand, team);

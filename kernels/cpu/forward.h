@@ -69,6 +69,7 @@ class ForwardPass {
   void pool_window_sums(size_t index, const Workspace& space, const Team& team) const;
   void pad_rows(const Block& block, const Workspace& space, const Team& team) const;
 
+  int float_panel_width() const { return kernels_.panel_width[static_cast<int>(Precision::float32)]; }
   int64_t tokens_of(int64_t sentence) const { return batch_.cu_seqlens[sentence + 1] - batch_.cu_seqlens[sentence]; }
 
   const Encoder& encoder_;
@@ -80,7 +81,9 @@ class ForwardPass {
   bool share_blocks_ = false;
   int max_rows_ = 0;    // of a block
   int max_tokens_ = 0;  // of a sentence
-  int64_t hidden_stride_, qkv_stride_, query_stride_, embedding_stride_;
+  int64_t hidden_stride_, qkv_stride_, embedding_stride_;
+  int panel_width_;  // of the layers' weights
+  int64_t query_stride_;
 
   float* output_ = nullptr;
   bool all_layers_ = false;

@@ -74,7 +74,7 @@ void ForwardPass::pool_positions(size_t index, const Workspace& space, const Tea
     task.input = space.hidden;
     task.row_offset = plan_->row_offset[0].data() + first;
     task.convolution = nullptr;
-    pool_panels((pooling.columns + kernels_.panel_width - 1) / kernels_.panel_width);
+    pool_panels((pooling.columns + float_panel_width() - 1) / float_panel_width());
     return;
   }
   pad_rows(block, space, team);
@@ -142,14 +142,14 @@ void ForwardPass::pool_window_sums(size_t index, const Workspace& space, const T
       for (int64_t p = panels.begin; p < panels.end; ++p) {
         const int panel = static_cast<int>(p);
         const Operand rows{space.convolution_input, window * static_cast<int64_t>(sizeof(float)), nullptr, 0};
-        kernels_.linear({&conv.weights, rows, products, kernels_.panel_width, static_cast<int>(sentences), 0,
+        kernels_.linear({&conv.weights, rows, products, float_panel_width(), static_cast<int>(sentences), 0,
                          conv.weights.in_features, panel, panel, panel + 1, Activation::linear});
-        const int64_t column = p * kernels_.panel_width;
-        const int64_t count = std::min<int64_t>(kernels_.panel_width, conv.weights.out_features - column);
+        const int64_t column = p * float_panel_width();
+        const int64_t count = std::min<int64_t>(float_panel_width(), conv.weights.out_features - column);
         for (int64_t s = 0; s < sentences; ++s) {
           const bool empty = plan_->lengths[static_cast<size_t>(block.first_sentence + s)] == 0;
           float* to = output + s * width + static_cast<int64_t>(m) * pooling.columns + conv.first_column + column;
-          for (int64_t c = 0; c < count; ++c) to[c] = empty ? 0.f : products[s * kernels_.panel_width + c];
+          for (int64_t c = 0; c < count; ++c) to[c] = empty ? 0.f : products[s * float_panel_width() + c];
         }
       }
       team.wait();  // the next convolution reuses the sums

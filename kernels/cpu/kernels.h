@@ -49,8 +49,9 @@ constexpr int stored_bytes(Precision precision) {  // of a weight
   return precision == Precision::int8 ? 1 : precision == Precision::bfloat16 ? 2 : 4;
 }
 
-// A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns. A panel, with w columns
-// from n on and `depth` consecutive k side by side (1, or what a dot product instruction takes: 2 bfloat16, 4 int8):
+// A weight matrix (out_features x in_features) cut into panels of `panel_width` output columns (see Kernels). A panel,
+// with w columns from n on and `depth` consecutive k side by side (1, or what a dot product instruction takes: 2
+// bfloat16, 4 int8):
 //
 //   depth 1: W[n][0] W[n+1][0] ... W[n+w-1][0]   W[n][1] W[n+1][1] ...
 //   depth 2: W[n][0] W[n][1] W[n+1][0] W[n+1][1] ... W[n+w-1][0] W[n+w-1][1]   W[n][2] W[n][3] ...
@@ -185,7 +186,7 @@ struct PoolingTask {
   int num_sentences;
   const PackedConvolution* convolution;  // null: the positions are pooled as they are
   int columns;                           // of one mode's result, over all convolutions
-  int first_panel, last_panel;           // panel_width columns each: of the convolution, or of `columns`
+  int first_panel, last_panel;           // a float32 panel's columns each: of the convolution, or of `columns`
   int skip;                              // leading positions that are not pooled
   const int* modes;                      // PoolingMode
   int num_modes;
@@ -196,10 +197,11 @@ struct PoolingTask {
 
 struct Kernels {
   const char* name;
-  int lanes;        // floats in a vector
-  int panel_width;  // columns of a weight panel
-  // Per precision: consecutive k side by side in a panel; bytes of an operand's entry, 0 where floats are read as they
-  // are (always for float32, and where the processor has no instructions for the precision).
+  int lanes;  // floats in a vector
+  // Per precision: columns of a weight panel; consecutive k side by side in a panel; bytes of an operand's entry, 0
+  // where floats are read as they are (always for float32, and where the processor has no instructions for the
+  // precision).
+  int panel_width[kPrecisions];
   int depth[kPrecisions];
   int operand_bytes[kPrecisions];
   void (*linear)(const LinearTask&);

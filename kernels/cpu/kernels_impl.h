@@ -25,6 +25,8 @@ namespace {
 #include "math.h"
 #include "convert.h"
 #include "matmul.h"
+#include "int8_matmul.h"
+#include "linear.h"
 #include "plain_linear.h"
 #include "layers.h"
 #include "attention.h"
@@ -35,7 +37,7 @@ namespace {
 extern const Kernels kernels;
 const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          kLanes,
-                         kPanelWidth,
+                         {kPanelWidth, kPanelWidth, kInt8PanelWidth},
                          {1, kBfloat16Depth, kInt8Depth},
                          {0, kBfloat16Bytes, kInt8Bytes},
                          linear,

@@ -83,13 +83,9 @@ FASTSAL_INLINE void multiply(const typename Format::Unit* const* rows, const typ
 
 struct Tile {
   const void* const* rows;  // input row of each tile row, at the chunk's first k
-  const float* row_scales;  // int8: the chunk's first, of the first row
-  int64_t row_scales_stride;
-  const void* panel;          // the chunk's first k
-  const float* panel_scales;  // int8: the chunk's
-  const float* bias;          // the panel's
+  const void* panel;        // the chunk's first k
+  const float* bias;        // the panel's
   int k_count;
-  int group;  // int8
   float* output;
   int64_t output_stride;
   bool add;     // to what is in the output
@@ -144,87 +140,6 @@ struct SumTile {
   }
 };
 
-// int8: exact integer sums over a group, scaled and added up in float. The offset's part of a chunk's sum is known from
-// the weights alone; where floats stand for the integers (no dot product instruction), it is in them already.
-//
-// Where there are registers for both kinds of sums of two vectors, the tile is computed two vectors at a time: loads
-// and stores of float sums after every group would take more time than reading the rows again.
-template <typename Format, bool kOffset>
-struct GroupTile {
-  template <int kRows, int kVectors>
-  static void run(const Tile& tile) {
-    // One or two rows leave registers; and so few sums would wait for each other.
-    constexpr int kMost = kLanes == 16 && kRows > 2 ? 2 : kTileVectors;
-    constexpr int kTogether = kVectors > kMost ? kMost : kVectors;
-    run_vectors<kRows, kVectors, 0, kTogether>(tile);
-    if constexpr (kVectors > kTogether) run_vectors<kRows, kVectors, kTogether, kVectors - kTogether>(tile);
-    if (tile.finish) activate(tile.output, tile.output_stride, kRows, kVectors * kLanes, tile.activation);
-  }
-
- private:
-  template <int kRows, int kVectors, int kFirst, int kCount>
-  static void run_vectors(const Tile& tile) {
-    typedef typename Format::Unit Unit;
-    constexpr int kWidth = kVectors * kLanes;
-    const Unit* rows[kRows];
-    load_row_pointers(tile, rows);
-    const Unit* panel = static_cast<const Unit*>(tile.panel) + kFirst * kLanes;
-    const float* scales = tile.panel_scales + kFirst * kLanes;
-    const float* row_scales = tile.row_scales;
-    const int64_t row_scales_stride = tile.row_scales_stride;
-    float* output = tile.output + kFirst * kLanes;
-    const int64_t output_stride = tile.output_stride;
-    const int k_count = tile.k_count, group = tile.group;
-
-    Vec values[kRows][kCount];
-    if (tile.add) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j) values[i][j] = load(output + i * output_stride + j * kLanes);
-    } else {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j) values[i][j] = load(tile.bias + (kFirst + j) * kLanes);
-    }
-    if (kOffset) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j)
-          values[i][j] = multiply_add(load(scales + j * kLanes), row_scales[i], values[i][j]);
-    }
-    Prefetch ahead = tile.ahead;
-    for (int k = 0; k < k_count; k += group) {
-      scales += kWidth;
-      row_scales += row_scales_stride;
-      const int steps = steps_of<Format>(k_count - k < group ? k_count - k : group);
-      typename Format::Sum sums[kRows][kCount] = {};
-      if (kFirst == 0 && kVectors == kTileVectors && ahead.lines > 0) {
-        multiply<Format, kRows, kCount, true>(rows, panel, kWidth, steps, sums, ahead);
-        ahead.next += steps * ahead.lines * Prefetch::kLine;
-      } else {
-        multiply<Format, kRows, kCount>(rows, panel, kWidth, steps, sums);
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j) {
-          const Vec scaled = __builtin_convertvector(sums[i][j], Vec) * load(scales + j * kLanes);
-          values[i][j] = multiply_add(scaled, row_scales[i], values[i][j]);
-        }
-        rows[i] += steps;
-      }
-      panel += static_cast<int64_t>(steps) * kWidth;
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) store(output + i * output_stride + j * kLanes, values[i][j]);
-  }
-};
-
 template <typename Kind, int kVectors>
 FASTSAL_INLINE void run_tile_of_rows(int rows, const Tile& tile) {
   switch (rows) {
@@ -268,14 +183,15 @@ struct Panel {
   int vectors;
 };
 
+template <int kVectors = kTileVectors>
 FASTSAL_INLINE Panel panel_of(const PackedLinear& linear, int index) {
-  const int columns = linear.out_features - index * kPanelWidth;
+  constexpr int kWidth = kVectors * kLanes;
+  const int columns = linear.out_features - index * kWidth;
   const int depth = linear.precision == Precision::float32 ? linear.in_features : padded_depth(linear.in_features);
-  const float* scales = linear.scales ? linear.scales + static_cast<int64_t>(index) * kPanelWidth *
-                                                            scales_of(linear.in_features, linear.group)
-                                      : nullptr;
-  return {static_cast<int64_t>(index) * kPanelWidth * depth, linear.bias + index * kPanelWidth, scales,
-          columns >= kPanelWidth ? kTileVectors : round_up(columns, kLanes) / kLanes};
+  const float* scales =
+      linear.scales ? linear.scales + int64_t{index} * kWidth * scales_of(linear.in_features, linear.group) : nullptr;
+  return {int64_t{index} * kWidth * depth, linear.bias + index * kWidth, scales,
+          columns >= kWidth ? kVectors : round_up(columns, kLanes) / kLanes};
 }
 
 FASTSAL_INLINE const char* stored_chunk(const PackedLinear& linear, const Panel& panel, int k) {
@@ -283,29 +199,20 @@ FASTSAL_INLINE const char* stored_chunk(const PackedLinear& linear, const Panel&
   return static_cast<const char*>(linear.panels) + first * stored_bytes(linear.precision);
 }
 
-// A chunk of a panel in the layout that the tiles read, as floats where there is no instruction for its precision.
+// A chunk of a panel in the layout that the tiles read, as floats where there is no instruction for bfloat16.
 FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& panel, int k, int k_count,
                                     float* unpacked) {
   const void* stored = stored_chunk(linear, panel, k);
-  const int64_t count = static_cast<int64_t>(k_count) * panel.vectors * kLanes;
-  switch (linear.precision) {
-    case Precision::float32:
-      return stored;
-    case Precision::bfloat16:
-#if defined(FASTSAL_BF16_DOT)
-      return stored;
-#endif
-      for (int64_t i = 0; i < count; i += kLanes)
-        store_bfloat16_as_float(unpacked + i, static_cast<const uint16_t*>(stored) + i);
-      return unpacked;
-    case Precision::int8:
-#if defined(FASTSAL_INT8_DOT)
-      return stored;
-#endif
-      for (int64_t i = 0; i < count; ++i) unpacked[i] = static_cast<float>(static_cast<const int8_t*>(stored)[i]);
-      return unpacked;
+#if !defined(FASTSAL_BF16_DOT)
+  if (linear.precision == Precision::bfloat16) {
+    const int64_t count = static_cast<int64_t>(k_count) * panel.vectors * kLanes;
+    for (int64_t i = 0; i < count; i += kLanes)
+      store_bfloat16_as_float(unpacked + i, static_cast<const uint16_t*>(stored) + i);
+    return unpacked;
   }
-  return nullptr;
+#endif
+  (void)k_count, (void)unpacked;
+  return stored;
 }
 
 #if defined(FASTSAL_BF16_DOT)
@@ -315,29 +222,15 @@ constexpr int kBfloat16Depth = 2, kBfloat16Bytes = 2;
 typedef SumTile<FloatFormat> Bfloat16Tile;
 constexpr int kBfloat16Depth = 1, kBfloat16Bytes = 0;
 #endif
-#if defined(FASTSAL_INT8_DOT)
-typedef GroupTile<Int8Format, true> Int8Tile;
-constexpr int kInt8Depth = 4, kInt8Bytes = 1;
-#else
-typedef GroupTile<FloatFormat, false> Int8Tile;
-constexpr int kInt8Depth = 1, kInt8Bytes = 4;
-#endif
-
-constexpr int operand_bytes(Precision precision) {
-  return precision == Precision::int8 ? kInt8Bytes : precision == Precision::bfloat16 ? kBfloat16Bytes : 0;
-}
-
-constexpr int depth_of(Precision precision) {
-  return precision == Precision::int8 ? kInt8Depth : precision == Precision::bfloat16 ? kBfloat16Depth : 1;
-}
 
 // The chunk that comes after a chunk, cut into parts that the tiles ask for in turn.
 class NextChunk {
  public:
   NextChunk(int tiles, int steps) : tiles_(tiles), steps_(steps) {}
 
-  void set(const PackedLinear& linear, const Panel& panel, int k, int k_end) {
-    const int k_count = k_end - k < kSumChunk ? k_end - k : kSumChunk;
+  // The next `chunk` k of a panel from k on, or as many as there are.
+  void set(const PackedLinear& linear, const Panel& panel, int k, int k_end, int chunk) {
+    const int k_count = k_end - k < chunk ? k_end - k : chunk;
     left_ = int64_t{k_count} * panel.vectors * kLanes * stored_bytes(linear.precision);
     ahead_.next = stored_chunk(linear, panel, k);
     ahead_.lines = static_cast<int>(divide_up(left_, int64_t{Prefetch::kLine} * tiles_ * steps_));
@@ -359,70 +252,47 @@ class NextChunk {
 };
 
 // One of a caller's panels before `last` for all rows, k in [k_begin, k_end) chunk by chunk; the chunk of the panel
-// stays in cache for all rows. `input_row(i)` is row i at k_begin, where `scales` begin too (null unless
-// int8).
+// stays in cache for all rows. `input_row(i)` is row i at k_begin.
 template <typename InputRow>
 FASTSAL_INLINE void multiply_panel(const PackedLinear& linear, int index, int last, int rows, int k_begin, int k_end,
-                                   Activation kind, InputRow input_row, const float* scales, int64_t scales_stride,
-                                   float* output, int64_t output_stride) {
+                                   Activation kind, InputRow input_row, float* output, int64_t output_stride) {
   if (rows == 0) return;
   const Panel panel = panel_of(linear, index);
-  const int entry = operand_bytes(linear.precision) ? operand_bytes(linear.precision) : 4;
+  const bool halves = linear.precision == Precision::bfloat16 && kBfloat16Bytes > 0;
+  const int64_t entry = halves ? kBfloat16Bytes : 4;
   alignas(64) float unpacked[kSumChunk * kPanelWidth];
   for (int k = k_begin; k < k_end;) {
     const int next = k + kSumChunk - k % kSumChunk;
     const int end = next < k_end ? next : k_end;
-    const float* row_scales = scales + (k - k_begin) / kSumChunk * chunk_scales(linear.group) * scales_stride;
     Tile tile;
     tile.panel = chunk_of(linear, panel, k, end - k, unpacked);
-    tile.panel_scales =
-        panel.scales ? panel.scales + k / kSumChunk * chunk_scales(linear.group) * panel.vectors * kLanes : nullptr;
-    tile.row_scales_stride = scales_stride;
     tile.bias = panel.bias;
     tile.k_count = end - k;
-    tile.group = linear.group;
     tile.output_stride = output_stride;
     tile.add = k > 0;
     tile.finish = end == linear.in_features;
     tile.activation = kind;
     const bool in_panel = end < k_end;
     NextChunk next_chunk(static_cast<int>(divide_up(rows, kTileRows)),
-                         static_cast<int>(divide_up(end - k, depth_of(linear.precision))));
+                         static_cast<int>(divide_up(end - k, halves ? kBfloat16Depth : 1)));
     if (in_panel || index + 1 < last)
-      next_chunk.set(linear, in_panel ? panel : panel_of(linear, index + 1), in_panel ? end : k_begin, k_end);
+      next_chunk.set(linear, in_panel ? panel : panel_of(linear, index + 1), in_panel ? end : k_begin, k_end,
+                     kSumChunk);
     for (int row = 0; row < rows; row += kTileRows) {
       const int count = rows - row < kTileRows ? rows - row : kTileRows;
       const void* pointers[kTileRows];
       for (int i = 0; i < count; ++i) {
         const void* first = input_row(row + i);
-        pointers[i] = static_cast<const char*>(first) + static_cast<int64_t>(k - k_begin) * entry;
+        pointers[i] = static_cast<const char*>(first) + (k - k_begin) * entry;
       }
       tile.rows = pointers;
-      tile.row_scales = row_scales + row;
       tile.output = output + row * output_stride;
       tile.ahead = next_chunk.take();
-      switch (linear.precision) {
-        case Precision::float32:
-          run_tile<SumTile<FloatFormat>>(count, panel.vectors, tile);
-          break;
-        case Precision::bfloat16:
-          run_tile<Bfloat16Tile>(count, panel.vectors, tile);
-          break;
-        case Precision::int8:
-          run_tile<Int8Tile>(count, panel.vectors, tile);
-          break;
-      }
+      if (linear.precision == Precision::float32)
+        run_tile<SumTile<FloatFormat>>(count, panel.vectors, tile);
+      else
+        run_tile<Bfloat16Tile>(count, panel.vectors, tile);
     }
     k = end;
   }
-}
-
-static void linear(const LinearTask& task) {
-  const Operand& input = task.input;
-  for (int panel = task.first_panel; panel < task.last_panel; ++panel)
-    multiply_panel(
-        *task.weights, panel, task.last_panel, task.rows, task.k_begin, task.k_end, task.activation,
-        [&](int row) { return static_cast<const char*>(input.rows) + row * input.row_bytes; }, input.scales,
-        input.scales_stride, task.output + static_cast<int64_t>(panel - task.base_panel) * kPanelWidth,
-        task.output_stride);
 }

@@ -39,7 +39,7 @@ float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
 
 template <typename Row, typename Bias>
 PackedLinear Packer::pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias) {
-  const int width = kernels_.panel_width;
+  const int width = kernels_.panel_width[static_cast<int>(precision)];
   const int64_t padded = round_up(out_features, kernels_.lanes);
   const int64_t depth = precision == Precision::float32 ? in_features : padded_depth(in_features);
   const int64_t entry = stored_bytes(precision);

@@ -58,8 +58,7 @@ static void pool(const PoolingTask& task) {
     if (convolution)
       multiply_panel(
           convolution->weights, panel, task.last_panel, task.num_positions, 0, convolution->weights.in_features,
-          Activation::linear, [&](int i) { return task.input + task.row_offset[i]; }, nullptr, 0, task.products,
-          kPanelWidth);
+          Activation::linear, [&](int i) { return task.input + task.row_offset[i]; }, task.products, kPanelWidth);
     for (int m = 0; m < task.num_modes; ++m) {
       const PoolingMode mode = static_cast<PoolingMode>(task.modes[m]);
       float* results = task.output + static_cast<int64_t>(m) * task.columns + offset + column;
