@@ -25,7 +25,7 @@ from fastsal.output_recording import register_recorders
 from fastsal.packing import pack_padded, pack_rectangle, pack_token_lists, unpack
 from fastsal.pooling import PoolingSpec
 from fastsal.preparation import EncoderStatus, Plan, Preparation, Settings, make_plan, make_settings
-from fastsal.rows import as_bool, as_numpy, cast, limits
+from fastsal.rows import as_bool, cast, limits, threadless
 from fastsal.spec import EncoderSpec
 
 logger = logging.getLogger("fastsal")
@@ -218,7 +218,7 @@ class FastEncoderMixin(nn.Module):
                 "input or give position_ids"
             )
         mask = None if call.attention_mask is None else as_bool(call.attention_mask)
-        if mask is not None and bool((as_numpy(mask) if mask.is_cpu else mask).all()):
+        if mask is not None and bool(threadless(mask).all()):
             mask = None
 
         inputs = (call.input_ids, call.inputs_embeds, call.position_ids, call.token_type_ids)
@@ -427,6 +427,6 @@ def _check_ids(call: Call, spec: EncoderSpec) -> None:
 
 def _pools_a_masked_token(mask: Tensor) -> bool:
     """Whether a row of the (B, S) bool mask has tokens, but none in column 0."""
-    rows: Any = as_numpy(mask) if mask.is_cpu else mask
+    rows = threadless(mask)
     first = rows[:, 0]
     return not bool(first.all()) and bool((rows.any(1) & ~first).any())

@@ -41,7 +41,7 @@ def read_pipeline(model: SentenceTransformer) -> Pipeline | str:
     Transformer -> [CNN] -> Pooling -> [Normalize] is computed natively if nothing hooks into it; Dense, Normalize,
     LayerNorm and Dropout may follow. The classes must be those of sentence-transformers, not subclasses.
     """
-    modules: list[Any] = list(model)
+    modules: list[Any] = list(model.children())  # a module that stands there twice once, as in the reference
     if reason := _not_plain_transformer(modules[0]):
         return reason
     transformer, rest = modules[0], modules[1:]

@@ -8,6 +8,7 @@ kernels want. So numpy works on the tensors' memory, or torch in pieces below th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,11 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 def from_numpy(array: np.ndarray, dtype: torch.dtype) -> Tensor:
     """The same memory as `dtype`: what `as_numpy` is undone by."""
     return torch.from_numpy(array).view(dtype)
+
+
+def threadless(tensor: Tensor) -> Any:
+    """The same memory with the methods that numpy's arrays and tensors share, which start no OpenMP thread."""
+    return as_numpy(tensor) if tensor.is_cpu else tensor
 
 
 def as_bool(mask: Tensor) -> Tensor:

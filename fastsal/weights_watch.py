@@ -21,11 +21,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 class ModuleWatch:
     """What a reading rested on.
 
-    Watched are, for every module added: its class, children, parameters and buffers (by identity), its forward hooks
-    and whether its ``forward`` is overridden; for every tensor added: version counter, memory, shape, strides and
-    dtype; and the attributes added. Not noticed is a write that bypasses the version counter, as
-    ``parameter.data.copy_()`` does, unless an optimizer's step made it, or a module that was put into another's place
-    meanwhile (PEFT merges adapters so).
+    Watched are, for every module added: its class and what that and its bases have as ``forward``, its children,
+    parameters and buffers (by identity), its forward hooks and whether it overrides ``forward``; for every tensor
+    added: version counter, memory, shape, strides and dtype; and the attributes added. Not noticed is a write that
+    bypasses the version counter, as ``parameter.data.copy_()`` does, unless an optimizer's step made it, or a module
+    that was put into another's place meanwhile (PEFT merges adapters so).
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,8 @@ class ModuleWatch:
         _watches.add(self)
         modules, tensors = self._modules, self._tensors
         self._types = [type(module) for module in modules]
+        self._namespaces_of_classes = [base.__dict__ for base in {b: None for t in self._types for b in t.__mro__}]
+        self._forwards = [namespace.get("forward") for namespace in self._namespaces_of_classes]
         self._namespaces = [module.__dict__ for module in modules]
         # Empty ones stay irrelevant: nothing was read from them, and an unchanged class has no use for additions.
         self._slots: list[dict[str, Any]] = [d for m in modules for d in (m._modules, m._parameters, m._buffers) if d]
@@ -83,6 +85,7 @@ class ModuleWatch:
             and list(map(type, self._modules)) == self._types
             and list(map(len, self._hooks)) == self._hook_counts
             and sum(["forward" in namespace for namespace in self._namespaces]) == self._forward_overrides
+            and [namespace.get("forward") for namespace in self._namespaces_of_classes] == self._forwards
             and [namespace.get(name) for namespace, name in self._attributes] == self._values
         )
 

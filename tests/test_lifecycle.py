@@ -223,6 +223,36 @@ def test_settings_that_are_read_once_are_watched(fast):
     assert_follows(fast)
 
 
+@pytest.mark.parametrize("of", ["the model", "attention", "a linear layer", "a norm", "the activation"])
+def test_a_method_that_a_class_is_given_is_used_as_long_as_it_is_there(fast, of, monkeypatch):
+    attention = _attention(fast)
+    classes = {
+        "the model": next(base for base in type(fast).__mro__ if base.__module__.startswith("transformers.models")),
+        "attention": type(attention),
+        "a linear layer": nn.Linear,
+        "a norm": nn.LayerNorm,
+        "the activation": next(type(m) for name, m in fast.named_modules() if name.endswith(("activation", "act_fn"))),
+    }
+    before = run(fast)
+    plain = fastsal.restore(copy.deepcopy(fast))
+    original = classes[of].forward
+
+    def replaced(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        if of == "the model":
+            result.last_hidden_state = result.last_hidden_state * 2
+            return result
+        return (result[0] * 2, *result[1:]) if isinstance(result, tuple) else result * 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classes[of], "forward", replaced)
+        during = run(fast)
+        assert "forward method" in fast.fastsal_status().last_fallback
+        assert torch.equal(during, run(plain))
+        assert not torch.allclose(during, before, rtol=1e-2, atol=1e-2)
+    assert torch.equal(run(fast), before)
+
+
 def test_freed_memory_is_noticed_before_a_kernel_reads_it(fast):
     """As sharding does between uses of a layer: the same tensor object, storage and version, but no memory."""
     before = run(fast)

@@ -184,6 +184,16 @@ class TestChanges:
         assert fast.encode("cat").shape == (3,)
         np.testing.assert_allclose(fast.encode(TEXTS), reference.encode(TEXTS, batch_size=1), rtol=0, atol=1e-5)
 
+    def test_a_module_that_is_there_twice_runs_as_often_as_in_the_reference(self, folder, fast):
+        reference = SentenceTransformer(str(folder), device="cpu")
+        torch.manual_seed(0)
+        dense = Dense(12, 12)
+        for model in (reference, fast):
+            model.append(dense)
+            model.append(dense)
+        np.testing.assert_allclose(fast.encode(TEXTS), reference.encode(TEXTS, batch_size=1), rtol=0, atol=1e-5)
+        assert runs_natively(fast)
+
     def test_dtype(self, folder, fast):
         expected = fast.encode(TEXTS)
         fast.half()

@@ -49,15 +49,16 @@ def read_encoder(module: nn.Module) -> EncoderReading:
     Raises:
         TypeError: `module` is neither.
     """
-    read = next((read for known, read in ARCHITECTURES.items() if isinstance(module, known)), None)
-    if read is None:
+    reference = next((known for known in ARCHITECTURES if isinstance(module, known)), None)
+    if reference is None:
         names = " or ".join(known.__name__ for known in ARCHITECTURES)
         raise TypeError(f"module must be an {names}, got {type(module).__name__}")
 
     reader = ModuleReader(module)
     spec, weights, reason = None, None, None
     try:
-        spec, weights = read(module, reader)
+        reader.own_forward(reference)
+        spec, weights = ARCHITECTURES[reference](module, reader)
         reader.check_tensors_agree()
     except UnreadableError as error:
         spec, weights, reason = None, None, str(error)

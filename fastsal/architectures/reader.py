@@ -43,10 +43,17 @@ class ModuleReader:
         self.watch.add_module(module)
         if "forward" in module.__dict__:
             raise UnreadableError(f"{path} has its forward method replaced")
+        self.own_forward(type(module))
         hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
         if not all(map(_is_idle_recorder, hooks)):
             raise UnreadableError(f"{path} has forward hooks, which the kernels would not run")
         return module
+
+    def own_forward(self, module_class: type[nn.Module]) -> None:
+        """Make sure that the class computes with the method that it was defined with, not with one put in its place."""
+        owner = next(base for base in module_class.__mro__ if "forward" in base.__dict__)
+        if getattr(owner.__dict__["forward"], "__module__", None) != owner.__module__:
+            raise UnreadableError(f"the forward method of {owner.__module__}.{owner.__qualname__} was replaced")
 
     def children(self, parent: nn.Module, name: str, expected: type[M]) -> list[M]:
         """The members of the ModuleList ``parent.<name>``."""
