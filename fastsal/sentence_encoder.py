@@ -407,10 +407,13 @@ def _convert(
     if convert_to_tensor:
         return embeddings
     if convert_to_numpy:
-        # numpy has no bfloat16
-        embeddings = embeddings.cpu()
-        return (cast(embeddings, torch.float32) if embeddings.dtype == torch.bfloat16 else embeddings).numpy()
+        return _to_numpy(embeddings.cpu())
     return list(embeddings)
+
+
+def _to_numpy(embeddings: Tensor) -> np.ndarray:
+    """Tensors on the CPU with their values; numpy has no bfloat16, so that becomes float32."""
+    return (cast(embeddings, torch.float32) if embeddings.dtype == torch.bfloat16 else embeddings).numpy()
 
 
 def _warn_if_not_finite(embeddings: Any) -> None:
@@ -426,6 +429,6 @@ def _count_not_finite(rows: np.ndarray | Tensor) -> int:
     if isinstance(rows, Tensor):
         if not rows.is_cpu:
             return int((~torch.isfinite(rows)).any(dim=-1).sum())
-        rows = (cast(rows, torch.float32) if rows.dtype == torch.bfloat16 else rows).numpy()
+        rows = _to_numpy(rows)
     finite = np.isfinite(rows)
     return 0 if finite.all() else int((~finite).any(axis=-1).sum())

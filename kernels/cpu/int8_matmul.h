@@ -100,9 +100,9 @@ FASTSAL_INLINE void int8_tile(const Int8Task& task, int row, Prefetch ahead) {
   if (task.finish) activate(output, task.output_stride, kRows, kVectors * kLanes, task.activation);
 }
 
-// Tiles of kRows rows from `row` on as long as there are so many; returns the row behind them.
+// Tiles of kRows rows from `row` on as long as there are so many, then one of what is left.
 template <int kRows, int kVectors>
-static int int8_tiles(const Int8Task& given, int row, int end, NextChunk& next_chunk) {
+static void int8_tiles(const Int8Task& given, int row, int end, NextChunk& next_chunk) {
   const Int8Task task = given;  // not changed by a store into the output
   for (; row + kRows <= end; row += kRows) {
     const Prefetch ahead = next_chunk.take();
@@ -111,30 +111,8 @@ static int int8_tiles(const Int8Task& given, int row, int end, NextChunk& next_c
     else
       int8_tile<kRows, kVectors, false>(task, row, {});
   }
-  return row;
-}
-
-template <int kVectors>
-static void int8_rows(const Int8Task& task, int rows, NextChunk& next_chunk) {
-  const int row = int8_tiles<kTileRows, kVectors>(task, 0, rows, next_chunk);
-  switch (rows - row) {
-    case 1:
-      int8_tiles<1, kVectors>(task, row, rows, next_chunk);
-      break;
-    case 2:
-      int8_tiles<2, kVectors>(task, row, rows, next_chunk);
-      break;
-    case 3:
-      int8_tiles<3, kVectors>(task, row, rows, next_chunk);
-      break;
-#if FASTSAL_TILE_ROWS > 4
-    case 4:
-      int8_tiles<4, kVectors>(task, row, rows, next_chunk);
-      break;
-    case 5:
-      int8_tiles<5, kVectors>(task, row, rows, next_chunk);
-      break;
-#endif
+  if constexpr (kRows > 1) {
+    if (row < end) int8_tiles<kRows - 1, kVectors>(given, row, end, next_chunk);
   }
 }
 
@@ -179,8 +157,8 @@ static void multiply_int8_panel(const LinearTask& task, int index) {
     else if (index + 1 < task.last_panel)
       next_chunk.set(linear, panel_of<kInt8Vectors>(linear, index + 1), task.k_begin, task.k_end, kInt8Chunk);
     if (panel.vectors == 1)
-      int8_rows<1>(part, task.rows, next_chunk);
+      int8_tiles<kTileRows, 1>(part, 0, task.rows, next_chunk);
     else
-      int8_rows<2>(part, task.rows, next_chunk);
+      int8_tiles<kTileRows, kInt8Vectors>(part, 0, task.rows, next_chunk);
   }
 }

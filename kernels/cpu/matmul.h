@@ -200,8 +200,8 @@ FASTSAL_INLINE const char* stored_chunk(const PackedLinear& linear, const Panel&
 }
 
 // A chunk of a panel in the layout that the tiles read, as floats where there is no instruction for bfloat16.
-FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& panel, int k, int k_count,
-                                    float* unpacked) {
+FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& panel, int k, [[maybe_unused]] int k_count,
+                                    [[maybe_unused]] float* unpacked) {
   const void* stored = stored_chunk(linear, panel, k);
 #if !defined(FASTSAL_BF16_DOT)
   if (linear.precision == Precision::bfloat16) {
@@ -211,7 +211,6 @@ FASTSAL_INLINE const void* chunk_of(const PackedLinear& linear, const Panel& pan
     return unpacked;
   }
 #endif
-  (void)k_count, (void)unpacked;
   return stored;
 }
 
