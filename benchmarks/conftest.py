@@ -14,7 +14,7 @@ import pytest
 import report
 from subjects import Subject, make_subject
 
-from fastsal.information import machine_information
+from fastsal.measure.information import machine_information
 
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
 

@@ -15,7 +15,7 @@ from subjects import Subject, Workload
 from transformers.utils import logging
 
 import fastsal
-from fastsal.pipeline import read_pipeline
+from fastsal.sentence_transformers.pipeline import read_pipeline
 
 logging.disable_progress_bar()
 
@@ -31,7 +31,7 @@ class Engine:
         dtype: that it computes in.
         start: what it starts from, "tokens" or "text".
         run: the work.
-        ours: whether the limits of `fastsal.accuracy` hold for it.
+        ours: whether the limits of `fastsal.measure.accuracy` hold for it.
     """
 
     name: str

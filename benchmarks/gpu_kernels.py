@@ -12,14 +12,14 @@ from tolerance import assert_as_exact_as_reference
 from torch import Tensor
 from torch.nn import functional
 
+from fastsal.engine.packing import token_blocks
+from fastsal.engine.pooling import Convolution
 from fastsal.kernels.triton.attention import attention_into, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, conv_pool_into, pack_convolutions
 from fastsal.kernels.triton.layer_norm import residual_norm_into
 from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into, project_norm_into
 from fastsal.kernels.triton.pooling import pool_into
 from fastsal.kernels.triton.tuning import Tuning
-from fastsal.packing import token_blocks
-from fastsal.pooling import Convolution
 
 #: Tokens of a sentence: the mean of the STS benchmark's. All are equal, so that the rivals have no padding.
 SENTENCE_TOKENS = 15

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 import fastsal
-from fastsal.accuracy import WrongResultError
 from fastsal.backends import int8
 from fastsal.demo import minilm_folder
-from fastsal.evaluation import StsData, load_task, score_sts
-from fastsal.spec import LayerWeights
+from fastsal.engine.spec import LayerWeights
+from fastsal.measure.accuracy import WrongResultError
+from fastsal.measure.evaluation import StsData, load_task, score_sts
 
 #: (q, k, v; feed-forward) exponents that are tried.
 EXPONENTS = [(0.25, 0.75), (0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 0.5), (0.5, 0.75), (0.75, 0.75), (0.0, 0.75)]

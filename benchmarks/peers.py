@@ -21,7 +21,7 @@ from engines import Engine
 from subjects import Subject, Workload
 from torch import nn
 
-from fastsal.length_mixes import make_texts
+from fastsal.measure.length_mixes import make_texts
 
 INPUTS = ("input_ids", "attention_mask")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AlbertConfig, AlbertModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel
 
 import fastsal
-from fastsal.length_mixes import make_texts
+from fastsal.measure.length_mixes import make_texts
 
 #: The names of what `make_subject` makes, and sentences of STS length per pass, so that the reference takes seconds.
 SUBJECTS = {"albert-base": 96, "bert-base": 96, "minilm": 384, "salbert-cnn": 96}

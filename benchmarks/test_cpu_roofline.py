@@ -19,10 +19,11 @@ from random_encoder import random_encoder
 from rounds import measure
 
 from fastsal import _cpu
-from fastsal.backends.cpu import CpuEncoder, _batch_arguments
-from fastsal.packing import PackedBatch, pack_token_lists
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights
+from fastsal.backends.cpu import CpuEncoder
+from fastsal.engine.native import batch_arguments
+from fastsal.engine.packing import PackedBatch, pack_token_lists
+from fastsal.engine.pooling import PoolingSpec
+from fastsal.engine.spec import EncoderSpec, EncoderWeights
 
 DTYPES = ("float32", "bfloat16", "int8")
 PARTS = ("products", "conversions", "attention", "norms", "embeddings", "pooling")
@@ -120,9 +121,9 @@ def test_encoder(benchmark, peaks, table, name, dtype, mix, full):
 
     seconds = benchmark.stats.stats.min
     fraction = operations(shape, batch) / seconds / (peaks[dtype] * torch.get_num_threads())
-    arguments = _batch_arguments(batch)
+    arguments = batch_arguments(batch)
     del arguments["inputs_embeds"]
-    parts = encoder._native.profile(pooling=encoder._pooling(pooling), **arguments)
+    parts = encoder.native._native.profile(pooling=encoder.pooling(pooling), **arguments)
     shares = {part: parts[part] / sum(parts.values()) for part in PARTS}
     benchmark.extra_info.update(
         sentences_per_second=len(lengths) / seconds, fraction_of_peak=fraction, shares=shares, tokens=batch.num_tokens

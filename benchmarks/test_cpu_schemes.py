@@ -15,9 +15,10 @@ import torch
 from test_cpu_roofline import SHAPES, VOCABULARY, random_weights
 
 from fastsal._cpu import Scheme
-from fastsal.backends.cpu import CpuEncoder, _batch_arguments
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import PoolingSpec
+from fastsal.backends.cpu import CpuEncoder
+from fastsal.engine.native import batch_arguments
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import PoolingSpec
 
 BATCHES = {
     "1 x 12": [12],
@@ -43,7 +44,7 @@ LOST_AT_MOST = 1.4
 @pytest.mark.parametrize("name", ["ALBERT-base", "MiniLM-L6"])
 def test_schemes(benchmark, table, name, dtype):
     encoder = CpuEncoder(*random_weights(SHAPES[name]), dtype)
-    pooling = encoder._pooling(PoolingSpec(("mean",)))
+    pooling = encoder.pooling(PoolingSpec(("mean",)))
     generator = torch.Generator().manual_seed(0)
 
     def measure(lengths: list[int]) -> dict[Scheme, float]:
@@ -55,9 +56,9 @@ def test_schemes(benchmark, table, name, dtype):
             rounds += 1
             for scheme, output in outputs.items():  # in turns, so that noise meets all
                 start = time.perf_counter()
-                encoder._native.sentence_embeddings(
+                encoder.native._native.sentence_embeddings(
                     pooling=pooling,
-                    **_batch_arguments(batch),
+                    **batch_arguments(batch),
                     output=output,
                     threads=torch.get_num_threads(),
                     scheme=scheme,

@@ -16,9 +16,9 @@ from sentence_transformers import SentenceTransformer
 from subjects import Subject
 
 import fastsal
-import fastsal.sentence_encoder
-from fastsal.encode_loop import embed
-from fastsal.length_mixes import make_texts
+import fastsal.sentence_transformers.sentence_encoder
+from fastsal.engine.encode_loop import embed
+from fastsal.measure.length_mixes import make_texts
 
 CORPORA = (1, 10, 100, 1000, 50_000)
 
@@ -84,12 +84,12 @@ def test_end_to_end(benchmark, subject: Subject, corpus: int, engine: str, full:
         return model.encode(texts, show_progress_bar=False)
 
     def seconds(loop: _Phases) -> float:
-        monkeypatch.setattr(fastsal.sentence_encoder, "embed", loop)
+        monkeypatch.setattr(fastsal.sentence_transformers.sentence_encoder, "embed", loop)
         start = time.perf_counter()
         encode()
         return time.perf_counter() - start
 
-    monkeypatch.setattr(fastsal.sentence_encoder, "embed", phases)
+    monkeypatch.setattr(fastsal.sentence_transformers.sentence_encoder, "embed", phases)
     if corpus <= MANY:
         embeddings = measure(benchmark, encode, full=full)
     else:

@@ -20,10 +20,10 @@ from peers import PEERS, make_peer, missing_packages
 from rounds import measure
 from subjects import DEFAULT_MIXES, PEER_MIXES, SLOW_PEERS, SUBJECTS, Subject, Workload, number_of_texts
 
-from fastsal.accuracy import Accuracy, WrongResultError
 from fastsal.backends import backends
-from fastsal.evaluation import DataError, load_task, score_sts
-from fastsal.length_mixes import MIXES
+from fastsal.measure.accuracy import Accuracy, WrongResultError
+from fastsal.measure.evaluation import DataError, load_task, score_sts
+from fastsal.measure.length_mixes import MIXES
 
 #: What the rivals must reach not to be broken: their int8 is known to be rough.
 PEER_MIN_COSINE = {"float32": 0.9999, "bfloat16": 0.99, "int8": 0.5}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastsal.engine.pooling import POOLING_MODES
 from fastsal.kernels.triton.attention import attention_into, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_CHANNELS, BLOCK_TOKENS, conv_pool_into
 from fastsal.kernels.triton.embeddings import embed_into
@@ -15,7 +16,6 @@ from fastsal.kernels.triton.layer_norm import residual_norm_into
 from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into, project_norm_into
 from fastsal.kernels.triton.pooling import normalize_in_place, pool_into
 from fastsal.kernels.triton.tuning import Tuning
-from fastsal.pooling import POOLING_MODES
 
 #: Mean number of tokens in the STS benchmark's sentences, special tokens included.
 STS_TOKENS = 15

@@ -1,22 +1,30 @@
 """fastsal: fast, exact sentence embeddings for BERT- and ALBERT-family models.
 
-The public names are imported at their first use, so that `import fastsal` and the command line's help need no torch.
+The public names are imported at their first use: `import fastsal`, `TextEncoder` and the command line's help need no
+torch. Layers, each of which imports only from those below it (see CONTRIBUTING.md):
+
+    cli, demo                  the command line
+    measure                    verify, evaluation, benchmarks
+    sentence_transformers      SentenceEncoder, SBERT, SALBERT
+    modules                    drop-in Hugging Face modules
+    backends                   who can compute an encoder here
+    engine                     texts to vectors on numpy and the kernels, without torch
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastsal.backends import BackendError, backends
-    from fastsal.coverage import NotCoveredError
-    from fastsal.models import FastAlbertModel, FastBertModel, accelerate, restore
-    from fastsal.paper_models import SALBERT, SBERT
-    from fastsal.sentence_encoder import SentenceEncoder
-    from fastsal.verify import verify
+    from fastsal.engine.text_encoder import TextEncoder
+    from fastsal.measure.verify import verify
+    from fastsal.modules.coverage import NotCoveredError
+    from fastsal.modules.encoders import FastAlbertModel, FastBertModel
+    from fastsal.sentence_transformers.acceleration import accelerate, restore
+    from fastsal.sentence_transformers.paper_models import SALBERT, SBERT
+    from fastsal.sentence_transformers.sentence_encoder import SentenceEncoder
 
 __all__ = [
     "SALBERT",
@@ -26,6 +34,7 @@ __all__ = [
     "FastBertModel",
     "NotCoveredError",
     "SentenceEncoder",
+    "TextEncoder",
     "accelerate",
     "backends",
     "restore",
@@ -33,21 +42,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SALBERT": "fastsal.paper_models",
-    "SBERT": "fastsal.paper_models",
+    "SALBERT": "fastsal.sentence_transformers.paper_models",
+    "SBERT": "fastsal.sentence_transformers.paper_models",
     "BackendError": "fastsal.backends",
-    "FastAlbertModel": "fastsal.models",
-    "FastBertModel": "fastsal.models",
-    "NotCoveredError": "fastsal.coverage",
-    "SentenceEncoder": "fastsal.sentence_encoder",
-    "accelerate": "fastsal.models",
-    "backends": "fastsal.backends",
-    "restore": "fastsal.models",
-    "verify": "fastsal.verify",
+    "FastAlbertModel": "fastsal.modules.encoders",
+    "FastBertModel": "fastsal.modules.encoders",
+    "NotCoveredError": "fastsal.modules.coverage",
+    "SentenceEncoder": "fastsal.sentence_transformers.sentence_encoder",
+    "TextEncoder": "fastsal.engine.text_encoder",
+    "accelerate": "fastsal.sentence_transformers.acceleration",
+    "restore": "fastsal.sentence_transformers.acceleration",
+    "verify": "fastsal.measure.verify",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "backends":  # a package that can be called, so that its modules can be imported too
+        return importlib.import_module("fastsal.backends")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -57,14 +68,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps the functions `backends` and `verify`: importing a submodule would bind its module under the same name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

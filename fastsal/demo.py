@@ -28,12 +28,12 @@ from transformers import AlbertConfig, AlbertModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from fastsal.data import sample_sentences
-from fastsal.information import machine_information
-from fastsal.model_files import default_model_folder
-from fastsal.models import restore
-from fastsal.paper_models import SALBERT
-from fastsal.sentence_encoder import SentenceEncoder
-from fastsal.verify import Comparison, VerificationReport, verify
+from fastsal.engine.model_files import default_model_folder
+from fastsal.measure.information import machine_information
+from fastsal.measure.verify import Comparison, VerificationReport, verify
+from fastsal.sentence_transformers.acceleration import restore
+from fastsal.sentence_transformers.paper_models import SALBERT
+from fastsal.sentence_transformers.sentence_encoder import SentenceEncoder
 
 #: What the search looks through, and what it looks for.
 NOTES = (

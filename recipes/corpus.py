@@ -14,8 +14,8 @@ from pathlib import Path
 
 from experiment import Source, Texts
 
-from fastsal.evaluation import DataError
-from fastsal.evaluation.tables import read_lines, read_rows
+from fastsal.measure.evaluation import DataError
+from fastsal.measure.evaluation.tables import read_lines, read_rows
 
 #: A full stop, question or exclamation mark, perhaps with closing quotes, before a capital, digit or opening quote.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]*)\s+(?=[\"'(\[]?[A-Z0-9])")

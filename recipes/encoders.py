@@ -23,7 +23,7 @@ from wordpiece import train_wordpiece
 
 from fastsal import SALBERT, SBERT, restore
 from fastsal.demo import minilm_folder
-from fastsal.model_files import default_model_folder
+from fastsal.engine.model_files import default_model_folder
 
 _PAPER_MODELS = {"bert": SBERT, "albert": SALBERT}
 _FRESH = {"bert": (BertConfig, BertModel), "albert": (AlbertConfig, AlbertModel)}

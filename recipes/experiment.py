@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastsal.paper_models import POOLINGS
+from fastsal.sentence_transformers.paper_models import POOLINGS
 
 OBJECTIVES = ("nli", "sts", "triplet", "distillation")
 

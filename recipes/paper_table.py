@@ -32,8 +32,8 @@ from settings import read_settings
 from train import DATA_HELP, data_folder, train
 
 import fastsal
-from fastsal.evaluation import LabelledPairs, NliData, NliHead, StsData, load_task, score_nli, score_sts
 from fastsal.io.writers import atomic_file
+from fastsal.measure.evaluation import LabelledPairs, NliData, NliHead, StsData, load_task, score_nli, score_sts
 
 CONFIGURATION = Path(__file__).parent / "configs" / "paper-table.yaml"
 

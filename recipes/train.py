@@ -30,8 +30,8 @@ from training_data import NLI_CLASSES, make_dataset, sample
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
-from fastsal.evaluation import DataError, NliHead
 from fastsal.io.writers import atomic_file
+from fastsal.measure.evaluation import DataError, NliHead
 
 DATA_HELP = "folder with the data (default: FASTSAL_DATA, else by name from the Hub)"
 

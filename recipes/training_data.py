@@ -1,7 +1,7 @@
 """Training sets as `datasets.Dataset`s whose columns are what sentence-transformers' losses expect, label last.
 
 Data comes by name from the Hub, or from a folder in the layouts of docs/evaluation.md and docs/recipes.md. What is
-read here is for training and for choosing; `fastsal.evaluation` reads what is scored.
+read here is for training and for choosing; `fastsal.measure.evaluation` reads what is scored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from datasets import Dataset
 from experiment import Objective
 
-from fastsal.evaluation import DataError, LabelledPairs, ScoredPairs
-from fastsal.evaluation.tables import labelled_pairs, read_labelled_pairs, read_scored_pairs, scored_pairs
+from fastsal.measure.evaluation import DataError, LabelledPairs, ScoredPairs
+from fastsal.measure.evaluation.tables import labelled_pairs, read_labelled_pairs, read_scored_pairs, scored_pairs
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fastsal.packing import PackedBatch
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+from fastsal.engine.packing import PackedBatch
+from fastsal.engine.pooling import PoolingSpec
+from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 ACTIVATION_FUNCTIONS = {
     "linear": lambda x: x,

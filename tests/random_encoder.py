@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastsal.packing import PackedBatch, pack_token_lists
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+from fastsal.engine.packing import PackedBatch, pack_token_lists
+from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 
 def random_encoder(

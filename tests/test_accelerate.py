@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AlbertModel, BertModel, DistilBertConfig, DistilBertModel
 
 import fastsal
-from fastsal.models import FAST_CLASSES, fast_encoders
+from fastsal.modules.encoders import FAST_CLASSES, fast_encoders
 
 ALBERT_HEADS = ["PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"]
 BERT_HEADS = [*ALBERT_HEADS, "NextSentencePrediction"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastsal.accuracy import Accuracy, WrongResultError
+from fastsal.measure.accuracy import Accuracy, WrongResultError
 
 TRUTH = np.array([[1.0, 0.0], [0.0, 2.0]])
 

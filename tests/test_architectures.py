@@ -11,9 +11,9 @@ from torch.nn.utils import parametrize, prune
 from transformers.activations import ACT2CLS, ACT2FN
 from transformers.models.albert.modeling_albert import AlbertLayer
 
-from fastsal.architectures import read_encoder
-from fastsal.packing import pack_padded, unpack
-from fastsal.spec import ACTIVATIONS
+from fastsal.engine.packing import pack_padded, unpack
+from fastsal.engine.spec import ACTIVATIONS
+from fastsal.modules.architectures import read_encoder
 
 OPTIONS = {
     "plain": {},

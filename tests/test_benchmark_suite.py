@@ -17,8 +17,8 @@ from subjects import SHARES, SUBJECTS, Subject, number_of_texts
 from test_cpu_roofline import lengths_of
 from tiny import bert_checkpoint, model_folder
 
-from fastsal.accuracy import WrongResultError
-from fastsal.length_mixes import MIXES
+from fastsal.measure.accuracy import WrongResultError
+from fastsal.measure.length_mixes import MIXES
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -39,7 +39,7 @@ def fastsal_command(*arguments: object, stdin: bytes | None = None) -> Result:
 
 
 def fastsal_program(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from fastsal.cli import app; app()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from fastsal.cli.app import app; app()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
@@ -287,7 +287,7 @@ def test_info_tells_why_the_reference_runs(folder):
 def test_help_does_not_import_torch():
     program = """
 import sys
-from fastsal.cli import app
+from fastsal.cli.app import app
 app(standalone_mode=False)
 print("heavy:", {"torch", "transformers", "sentence_transformers", "pyarrow", "scipy"} & set(sys.modules))
 """

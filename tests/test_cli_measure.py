@@ -13,10 +13,11 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 from typer.testing import CliRunner, Result
 
 import fastsal
-from fastsal import benchmark, cli, evaluation
+from fastsal import cli
 from fastsal.data import sample_sentences
-from fastsal.evaluation import NliHead
-from fastsal.evaluation.pairs import NLI_LABELS
+from fastsal.measure import benchmark, evaluation
+from fastsal.measure.evaluation import NliHead
+from fastsal.measure.evaluation.pairs import NLI_LABELS
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from tolerance import assert_as_exact_as_reference
 from transformers import AutoModel
 
 import fastsal
-from fastsal.architectures import read_encoder
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import Convolution, PoolingSpec
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import Convolution, PoolingSpec
+from fastsal.modules.architectures import read_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_grad")
 

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import BertForSequenceClassification
 
 import fastsal
-from fastsal.compilation import encode, why_not_encode
-from fastsal.coverage import NotCoveredError
+from fastsal.modules.compilation import encode, why_not_encode
+from fastsal.modules.coverage import NotCoveredError
 
 
 @pytest.fixture(autouse=True)

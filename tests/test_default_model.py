@@ -16,8 +16,8 @@ from tolerance import assert_as_exact_as_reference
 import fastsal
 from fastsal import demo
 from fastsal.data import sample_sentences
-from fastsal.evaluation import NliHead, load_task, score_sts
-from fastsal.model_files import default_model_folder
+from fastsal.engine.model_files import default_model_folder
+from fastsal.measure.evaluation import NliHead, load_task, score_sts
 
 FOLDER = default_model_folder()
 
@@ -68,9 +68,9 @@ def test_nothing_of_it_is_ignored_by_the_build():
 
 
 def test_a_folder_beside_the_module_of_its_name_does_not_hide_it():
-    import fastsal.models
+    import fastsal.modules.encoders
 
-    assert Path(fastsal.models.__file__).name == "models.py"
+    assert Path(fastsal.modules.encoders.__file__).name == "models.py"
 
 
 @pytest.mark.parametrize("cls", [SentenceTransformer, fastsal.SentenceEncoder])

@@ -23,8 +23,8 @@ from tiny import MAX_POSITIONS, TEXTS, albert_checkpoint, bert_checkpoint, model
 from torch import Tensor
 
 import fastsal
-import fastsal.encode_loop
-from fastsal import tokenization
+import fastsal.engine.encode_loop
+from fastsal.sentence_transformers import tokenization
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,13 +55,13 @@ def fast(folder):
 def native(monkeypatch) -> list:
     """The results of every native computation: a test that wants the fast path checks that there were some."""
     results: list = []
-    embed = fastsal.sentence_encoder.embed
+    embed = fastsal.sentence_transformers.sentence_encoder.embed
 
     def recording(*args, **kwargs):
         results.append(embed(*args, **kwargs))
         return results[-1]
 
-    monkeypatch.setattr("fastsal.sentence_encoder.embed", recording)
+    monkeypatch.setattr("fastsal.sentence_transformers.sentence_encoder.embed", recording)
     return results
 
 
@@ -429,9 +429,9 @@ def test_texts_longer_than_the_model(folder):
 @pytest.fixture
 def small_windows(monkeypatch):
     """Windows and batches so small that a few texts need many of them."""
-    monkeypatch.setattr(fastsal.encode_loop, "FIRST_WINDOW", 2)
-    monkeypatch.setattr(fastsal.encode_loop, "LAST_WINDOW", 9)
-    monkeypatch.setattr(fastsal.encode_loop, "TOKEN_BUDGET", 30)
+    monkeypatch.setattr(fastsal.engine.encode_loop, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(fastsal.engine.encode_loop, "LAST_WINDOW", 9)
+    monkeypatch.setattr(fastsal.engine.encode_loop, "TOKEN_BUDGET", 30)
     monkeypatch.setattr(tokenization, "_TEXTS_PER_CALL", 4)
 
 
@@ -441,7 +441,7 @@ def test_windows_do_not_change_a_bit(fast, small_windows, monkeypatch, capsys):
     assert "Batches: 100%|██████████| 4/4" in capsys.readouterr().err
     monkeypatch.undo()
     np.testing.assert_array_equal(embeddings, fast.encode(texts))
-    monkeypatch.setattr(fastsal.encode_loop, "WINDOW_CHARACTERS", 1)
+    monkeypatch.setattr(fastsal.engine.encode_loop, "WINDOW_CHARACTERS", 1)
     np.testing.assert_array_equal(embeddings, fast.encode(texts))
 
 
@@ -459,7 +459,7 @@ def test_batch_order_and_size_do_not_change_a_bit(fast, texts, data):
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("where", ["tokenize", "compute"])
 def test_errors_in_the_middle_leave_no_thread_behind(fast, small_windows, monkeypatch, error, where):
-    target = fastsal.encode_loop if where == "compute" else fastsal.sentence_encoder
+    target = fastsal.engine.encode_loop if where == "compute" else fastsal.sentence_transformers.sentence_encoder
     name = "pack" if where == "compute" else "tokenize"
     original: Callable = getattr(target, name)
     calls = []
@@ -479,7 +479,7 @@ def test_errors_in_the_middle_leave_no_thread_behind(fast, small_windows, monkey
 
 
 def test_tokens_of_few_windows_are_held(fast, small_windows, monkeypatch):
-    tokenize, pack = fastsal.sentence_encoder.tokenize, fastsal.encode_loop.pack
+    tokenize, pack = fastsal.sentence_transformers.sentence_encoder.tokenize, fastsal.engine.encode_loop.pack
     held, most = 0, 0
 
     def counting_tokenize(model, texts, *args):
@@ -493,11 +493,11 @@ def test_tokens_of_few_windows_are_held(fast, small_windows, monkeypatch):
         held -= len(rows)
         return pack(tokens, rows)
 
-    monkeypatch.setattr(fastsal.sentence_encoder, "tokenize", counting_tokenize)
-    monkeypatch.setattr(fastsal.encode_loop, "pack", counting_pack)
+    monkeypatch.setattr(fastsal.sentence_transformers.sentence_encoder, "tokenize", counting_tokenize)
+    monkeypatch.setattr(fastsal.engine.encode_loop, "pack", counting_pack)
     fast.encode(TEXTS * 20)
     assert held == 0
-    assert most <= 2 * fastsal.encode_loop.LAST_WINDOW + 2
+    assert most <= 2 * fastsal.engine.encode_loop.LAST_WINDOW + 2
 
 
 def test_threads_share_a_model(folder):

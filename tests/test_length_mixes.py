@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from fastsal.length_mixes import MIXES, make_texts
+from fastsal.measure.length_mixes import MIXES, make_texts
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -527,7 +527,7 @@ def test_fork_while_another_thread_prepares():
     output = run_python(
         """
         import os, threading, torch, fastsal
-        from fastsal import preparation
+        from fastsal.modules import preparation
         from models_zoo import tiny_bert
         fast = fastsal.accelerate(tiny_bert(add_pooling_layer=False))
         preparation._prepare_lock.acquire()  # as if held by a thread

@@ -17,11 +17,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, BaseModelO
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import fastsal
-from fastsal.architectures import read_encoder
 from fastsal.backends.reference import pool_padded, reference_sentence_embeddings
-from fastsal.coverage import NotCoveredError
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import POOLING_MODES, Convolution, PoolingSpec
+from fastsal.modules.architectures import read_encoder
+from fastsal.modules.coverage import NotCoveredError
 
 OUTPUT_CLASSES = {"albert": BaseModelOutputWithPooling, "bert": BaseModelOutputWithPoolingAndCrossAttentions}
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastsal.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, token_blocks, unpack
+from fastsal.engine.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, token_blocks, unpack
 
 
 @st.composite

@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import AutoModel
 
 import fastsal
-from fastsal.architectures import read_encoder
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import POOLING_MODES, PoolingSpec
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import POOLING_MODES, PoolingSpec
+from fastsal.modules.architectures import read_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_grad")
 

@@ -57,7 +57,7 @@ def test_functions_win_over_submodules_of_their_name():
         """
         import fastsal.backends.cpu, fastsal.verify
         from fastsal import backends, verify
-        from fastsal.verify import VerificationReport
+        from fastsal.measure.verify import VerificationReport
         import fastsal
 
         print(backends is fastsal.backends, verify is fastsal.verify, callable(backends), callable(verify))

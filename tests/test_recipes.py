@@ -28,7 +28,7 @@ from wordpiece import train_wordpiece
 
 import fastsal
 from fastsal.data import sample_sentences
-from fastsal.evaluation import DataError, NliHead
+from fastsal.measure.evaluation import DataError, NliHead
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

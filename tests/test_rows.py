@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastsal.rows import GRAIN, as_numpy, by_rows, cast, from_numpy
+from fastsal.backends.rows import GRAIN, as_numpy, by_rows, cast, from_numpy
 
 SIZES = [(3, 5), (GRAIN // 64 - 1, 64), (GRAIN // 64, 64), (700, 191), (2, GRAIN + 1)]
 

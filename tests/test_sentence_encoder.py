@@ -25,7 +25,7 @@ from tolerance import assert_as_exact_as_reference
 from transformers import AlbertModel, AutoTokenizer, BertModel, BertTokenizer, MPNetConfig, MPNetModel
 
 import fastsal
-from fastsal.tokenization import read_settings, tokenize
+from fastsal.sentence_transformers.tokenization import read_settings, tokenize
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -390,7 +390,7 @@ def test_replaced_code_runs(checkpoint, tmp_path):
 
 
 def test_many_prompts_are_not_remembered_for_ever(fast):
-    from fastsal.tokenization import _MAX_SETTINGS, _shared_of
+    from fastsal.sentence_transformers.tokenization import _MAX_SETTINGS, _shared_of
 
     for index in range(_MAX_SETTINGS + 20):
         fast.encode("cat", prompt=f"{index} ")
@@ -402,7 +402,7 @@ def test_a_forked_process_encodes(checkpoint):
     """In a process of its own, as a fork copies whatever the other tests left behind."""
     script = f"""
 import os, threading, numpy as np, fastsal
-from fastsal.tokenization import tokenizer_lock
+from fastsal.sentence_transformers.tokenization import tokenizer_lock
 model = fastsal.SentenceEncoder({str(checkpoint)!r}, device="cpu")
 texts = ["the cat", "a dog sat"] * 200
 expected = model.encode(texts)

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import fastsal
-from fastsal.verify import VerificationReport
+from fastsal.measure.verify import VerificationReport
 
 TOKEN_LISTS = [[2, *range(5, 5 + length), 3] for length in (1, 3, 2, 17, 5, 9, 30, 4, 6, 8, 13, 21, 1, 2, 3, 7, 25, 11)]
 

@@ -1,20 +1,22 @@
-"""The backends: who can compute an encoder here, and if not, why.
+"""The backends: who can compute an encoder here, and if not, why. May import torch and the engine.
 
 One protocol: ``backend.prepare(spec, weights, dtype)`` gives a `PreparedEncoder`. Nothing above this package knows how
-the numbers are made; a backend knows nothing of Hugging Face.
+the numbers are made; a backend knows nothing of Hugging Face. The package can be called: `fastsal.backends()`.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fastsal.packing import PackedBatch
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights
+from fastsal.engine.packing import PackedBatch
+from fastsal.engine.pooling import PoolingSpec
+from fastsal.engine.spec import EncoderSpec, EncoderWeights
 
 #: Names accepted for `backend`, in the order in which "auto" tries them.
 BACKENDS = ("triton", "cpu", "reference")
@@ -130,3 +132,12 @@ def choose_backend(backend: str, spec: EncoderSpec, dtype: str, device: torch.de
     if backend != "auto" or dtype == "int8":
         raise BackendError(f"backend={backend!r} with dtype={dtype!r} cannot run: {reason}")
     return None, reason
+
+
+class _CallablePackage(ModuleType):
+    def __call__(self) -> dict[str, BackendStatus]:
+        """As `backends`, which this package shares its name with in `fastsal`."""
+        return backends()
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastsal.packing import PackedBatch, token_blocks
-from fastsal.spec import EncoderSpec
+from fastsal.engine.packing import PackedBatch, token_blocks
+from fastsal.engine.spec import EncoderSpec
 
 #: Sections start at multiples of this many int32: 16 bytes, what a vector load wants.
 _ALIGNMENT = 4
@@ -53,8 +53,8 @@ def to_host(batch: PackedBatch, spec: EncoderSpec) -> HostBatch:
     Raises:
         IndexError: an id, type or position outside its table.
     """
-    ids = torch.zeros_like(batch.position_ids) if batch.input_ids is None else batch.input_ids
-    tokens = torch.stack([ids, batch.position_ids, batch.token_type_ids]).cpu().numpy()
+    ids = np.zeros_like(batch.position_ids) if batch.input_ids is None else batch.input_ids
+    tokens = np.stack([ids, batch.position_ids, batch.token_type_ids])
     names = ("input_ids", "position_ids", "token_type_ids")
     for name, numbers, rows in zip(
         names, tokens, (spec.vocab_size, spec.max_positions, spec.type_vocab_size), strict=True
@@ -64,7 +64,7 @@ def to_host(batch: PackedBatch, spec: EncoderSpec) -> HostBatch:
         low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
         if low < 0 or high >= rows:
             raise IndexError(f"{name} must be in [0, {rows}), got {low if low < 0 else high}")
-    return HostBatch(tokens, batch.cu_seqlens.cpu().numpy())
+    return HostBatch(tokens, batch.cu_seqlens)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fastsal.packing import PackedBatch
-from fastsal.pooling import PoolingSpec
+from fastsal.engine.packing import PackedBatch
+from fastsal.engine.pooling import PoolingSpec, check_lengths
 
 #: Padded tokens in one forward pass.
 _BATCH_TOKENS = 8192
@@ -34,13 +34,13 @@ def reference_sentence_embeddings(
     Raises:
         ValueError: a sentence is shorter than a convolution needs, or the convolutions' lengths differ.
     """
-    lengths = batch.cu_seqlens.diff()
+    lengths = torch.from_numpy(batch.cu_seqlens).diff()
     if batch.input_ids is None or not len(lengths):
         return torch.zeros(0, pooling.output_size(hidden_size), device=device)
     check_lengths(lengths.tolist(), pooling)
     order = torch.argsort(lengths, descending=True, stable=True)
-    ids = batch.input_ids.split(lengths.tolist())
-    types = batch.token_type_ids.split(lengths.tolist())
+    ids = torch.from_numpy(batch.input_ids).split(lengths.tolist())
+    types = torch.from_numpy(batch.token_type_ids).split(lengths.tolist())
 
     results: list[Tensor] = []
     start = 0
@@ -102,22 +102,6 @@ def pool_padded(hidden: Tensor, mask: Tensor, pooling: PoolingSpec) -> Tensor:
     if pooling.normalize:
         result = functional.normalize(result, dim=1)
     return result.to(dtype)
-
-
-def check_lengths(lengths: list[int], pooling: PoolingSpec) -> None:
-    """Raise ValueError where a convolution cannot take a sentence, or two give different numbers of positions."""
-    for length in dict.fromkeys(lengths):
-        positions = [convolution.output_length(length) for convolution in pooling.convolutions]
-        if length and positions and min(positions) < 1:
-            kernel_size = pooling.convolutions[positions.index(min(positions))].kernel_size
-            raise ValueError(
-                f"sentence {lengths.index(length)} has {length} tokens, too few for a convolution of kernel size "
-                f"{kernel_size}"
-            )
-        if length and len(set(positions)) > 1:
-            raise ValueError(
-                f"the convolutions give different lengths for sentence {lengths.index(length)}: {positions}"
-            )
 
 
 def _weighted_sum(weights: Tensor, states: Tensor) -> Tensor:

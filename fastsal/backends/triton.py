@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fastsal.spec import EncoderSpec, EncoderWeights
+from fastsal.engine.spec import EncoderSpec, EncoderWeights
 
 if TYPE_CHECKING:
     from fastsal.backends.triton_encoder import TritonEncoder

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from fastsal.backends.device_batch import Capacity, Chunk, DeviceBatch, make_chunk, to_host, view, write
-from fastsal.backends.reference import check_lengths
+from fastsal.backends.fingerprint import pooling_fingerprint
+from fastsal.engine.packing import PackedBatch
+from fastsal.engine.pooling import PoolingSpec, check_lengths
+from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
 from fastsal.kernels.triton.attention import MAX_FUSED_HEAD_SIZE, attention_into, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, PackedConvolutions, conv_pool_into, pack_convolutions
 from fastsal.kernels.triton.embeddings import MAX_MAPPED_WIDTH, embed_into
@@ -20,9 +23,6 @@ from fastsal.kernels.triton.layer_norm import residual_norm_into
 from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into, project_norm_into
 from fastsal.kernels.triton.pooling import normalize_in_place, pool_into
 from fastsal.kernels.triton.tuning import Tuning, tuning_for
-from fastsal.packing import PackedBatch
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
 
 #: Tokens of one pass, which bounds the workspace; larger batches are computed in several.
 CHUNK_TOKENS = 32_768
@@ -204,7 +204,7 @@ class TritonEncoder:
         capacity = self._graph_capacity(chunk)
         if capacity is None:
             return None
-        key = (capacity.tokens, chunk.short, None if pooling is None else pooling.fingerprint())
+        key = (capacity.tokens, chunk.short, None if pooling is None else pooling_fingerprint(pooling))
         if key not in self._graphs:
             self._graphs[key] = None  # worth a graph when it comes again
             while len(self._graphs) > _MAX_GRAPHS:
@@ -366,7 +366,7 @@ class TritonEncoder:
     # Weights
 
     def _packed(self, pooling: PoolingSpec) -> PackedConvolutions:
-        key = pooling.fingerprint()
+        key = pooling_fingerprint(pooling)
         if key not in self._convolutions:
             packed = pack_convolutions(pooling.convolutions, self._dtype, self._device)
             self._convolutions[key] = (pooling, packed)  # the spec keeps the addresses in its fingerprint

@@ -89,6 +89,22 @@ void activate(const fastsal::Kernels& kernels, float* values, int64_t count, fas
   }
 }
 
+// The kernels want rows of whole vectors.
+void norm_rows(const fastsal::Kernels& kernels, float* rows, int64_t count, int64_t columns,
+               const fastsal::NormView& view, float eps) {
+  const int64_t padded = (columns + kernels.lanes - 1) / kernels.lanes * kernels.lanes;
+  std::vector<float> memory(static_cast<size_t>(4 * padded));
+  float *row = memory.data(), *zeros = row + padded, *weight = zeros + padded, *bias = weight + padded;
+  std::copy(view.weight, view.weight + columns, weight);
+  std::copy(view.bias, view.bias + columns, bias);
+  const fastsal::NormTask task{row, padded, zeros, padded, 1, static_cast<int>(columns), {weight, bias, eps}};
+  for (float* values = rows; values < rows + count * columns; values += columns) {
+    std::copy(values, values + columns, row);
+    kernels.layer_norm(task);
+    std::copy(row, row + columns, values);
+  }
+}
+
 // Keeps the embedding tables alive: the encoder reads them where they are.
 struct PyEncoder {
   Matrix words, positions, types;
@@ -211,6 +227,27 @@ NB_MODULE(_cpu, m) {
       nb::arg("input").noconvert(), nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(),
       nb::arg("output").noconvert(), nb::arg("activation"), nb::arg("threads"),
       "output = activation(input @ weight.T + bias); a row's result does not depend on the other rows.");
+
+  m.def(
+      "layer_norm",
+      [](Array<float, 2> rows, const Floats& weight, const Floats& bias, float eps) {
+        const int64_t count = static_cast<int64_t>(rows.shape(0)), columns = static_cast<int64_t>(rows.shape(1));
+        const fastsal::NormView view = norm({weight, bias}, "layer_norm", static_cast<int>(columns));
+        nb::gil_scoped_release unlocked;
+        norm_rows(fastsal::select_kernels(), rows.data(), count, columns, view, eps);
+      },
+      nb::arg("rows").noconvert(), nb::arg("weight").noconvert(), nb::arg("bias").noconvert(), nb::arg("eps"),
+      "Applies a LayerNorm to each row, in place.");
+
+  m.def(
+      "normalize",
+      [](Array<float, 2> rows) {
+        const fastsal::Kernels& kernels = fastsal::select_kernels();
+        const int64_t count = static_cast<int64_t>(rows.shape(0)), columns = static_cast<int64_t>(rows.shape(1));
+        nb::gil_scoped_release unlocked;
+        for (int64_t row = 0; row < count; ++row) kernels.normalize(rows.data() + row * columns, columns);
+      },
+      nb::arg("rows").noconvert(), "Scales each row to L2 norm 1, in place; zeros stay zeros.");
 
   m.def(
       "peak_rate",

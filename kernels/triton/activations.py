@@ -1,4 +1,4 @@
-"""Activation functions on float32 blocks; the names are those of `fastsal.spec.ACTIVATIONS`."""
+"""Activation functions on float32 blocks; the names are those of `fastsal.engine.spec.ACTIVATIONS`."""
 
 import triton
 import triton.language as tl

@@ -2,7 +2,7 @@
 
 Both kernels work on tiles: rows ``(query_start, query_end, key_start, key_end)`` of token numbers. A tile of whole
 short sentences has itself as keys; a slice of a long sentence has the sentence. A token sees the keys of its own
-segment (sentence) only. ``fastsal.packing.token_blocks`` makes the tiles.
+segment (sentence) only. ``fastsal.engine.packing.token_blocks`` makes the tiles.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastsal.engine.pooling import POOLING_MODES, Convolution
 from fastsal.kernels.triton.pooling import column_maxima, position_weights
 from fastsal.kernels.triton.tuning import Tuning, tuning_for
-from fastsal.pooling import POOLING_MODES, Convolution
 
 #: Channels per program, tokens per program at a time; the table and the blocks of sentences are made for them.
 BLOCK_CHANNELS = 64
@@ -219,11 +219,11 @@ def conv_pool(
         segments: (T,) int32, the number of each token's sentence.
         cu_seqlens: (B + 1,) int32, bounds of the sentences.
         blocks: (N, 4) int32, every sentence in one block of at most BLOCK_TOKENS tokens, longer ones alone.
-        mode: one of `fastsal.pooling.POOLING_MODES`.
+        mode: one of `fastsal.engine.pooling.POOLING_MODES`.
         skip: leading positions that are not pooled.
 
     Returns:
-        (B, num_channels) float32. Where nothing is pooled: see `fastsal.pooling.PoolingSpec`.
+        (B, num_channels) float32. Where nothing is pooled: see `fastsal.engine.pooling.PoolingSpec`.
 
     Raises:
         ValueError: an unknown mode.

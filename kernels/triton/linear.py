@@ -214,7 +214,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | No
     Args:
         x: (T, K) with contiguous columns.
         weight: (N, K); bias: (N,) or None; residual: (T, N) or None.
-        activation: one of `fastsal.spec.ACTIVATIONS`.
+        activation: one of `fastsal.engine.spec.ACTIVATIONS`.
 
     Returns:
         (T, N) in the dtype of `x`.

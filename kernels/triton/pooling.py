@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastsal.engine.pooling import POOLING_MODES
 from fastsal.kernels.triton.tuning import Tuning, tuning_for
-from fastsal.pooling import POOLING_MODES
 
 #: Norms below this count as this, as in `torch.nn.functional.normalize`.
 _SMALLEST_NORM: tl.constexpr = tl.constexpr(1e-12)
@@ -132,12 +132,12 @@ def pool(x: Tensor, cu_seqlens: Tensor, mode: str, skip: int, normalize: bool) -
     Args:
         x: (T, H) with contiguous columns.
         cu_seqlens: (B + 1,) int32, bounds of the sentences.
-        mode: one of `fastsal.pooling.POOLING_MODES`.
+        mode: one of `fastsal.engine.pooling.POOLING_MODES`.
         skip: leading positions that are not pooled.
         normalize: scale rows to L2 norm 1.
 
     Returns:
-        (B, H) float32. Where nothing is pooled: see `fastsal.pooling.PoolingSpec`.
+        (B, H) float32. Where nothing is pooled: see `fastsal.engine.pooling.PoolingSpec`.
 
     Raises:
         ValueError: an unknown mode.

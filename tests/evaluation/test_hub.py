@@ -4,8 +4,8 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from fastsal.evaluation import DataError, load_task
-from fastsal.evaluation.pairs import NLI_LABELS
+from fastsal.measure.evaluation import DataError, load_task
+from fastsal.measure.evaluation.pairs import NLI_LABELS
 
 
 @pytest.fixture

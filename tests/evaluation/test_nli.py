@@ -12,9 +12,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from tiny import bert_checkpoint, model_folder
 from toy import NumberEncoder, sentences
 
-from fastsal.evaluation import DataError, LabelledPairs, NliData, NliHead, score_nli
-from fastsal.evaluation.nli import _features, _fit
-from fastsal.evaluation.pairs import NLI_LABELS
+from fastsal.measure.evaluation import DataError, LabelledPairs, NliData, NliHead, score_nli
+from fastsal.measure.evaluation.nli import _features, _fit
+from fastsal.measure.evaluation.pairs import NLI_LABELS
 
 WIDTH = 4
 

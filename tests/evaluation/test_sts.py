@@ -10,9 +10,9 @@ from tiny import bert_checkpoint, model_folder
 from toy import NumberEncoder, sentences
 
 from fastsal.data import sample_sentences
-from fastsal.evaluation import ScoredPairs, StsData, compare, score_sts
-from fastsal.evaluation.embedding import TimedEncoder
-from fastsal.evaluation.sts import PRECISIONS
+from fastsal.measure.evaluation import ScoredPairs, StsData, compare, score_sts
+from fastsal.measure.evaluation.embedding import TimedEncoder
+from fastsal.measure.evaluation.sts import PRECISIONS
 
 
 def task(*subsets):
@@ -99,7 +99,7 @@ def test_as_the_evaluator_of_sentence_transformers(model, precision):  # B72
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_identical_pair_is_the_most_similar(precision, monkeypatch):  # B72
     """With one range for both sides; calibrated apart, the two sides of the identical pair would differ."""
-    import fastsal.evaluation.sts as sts
+    import fastsal.measure.evaluation.sts as sts
 
     one, other, gold = random_subset(3, pairs=30, width=16)
     one, other = one - 1, other + 1  # the two sides have different ranges

@@ -6,8 +6,8 @@ import gzip
 import numpy as np
 import pytest
 
-from fastsal.evaluation import DataError, load_task
-from fastsal.evaluation.tables import read_lines, read_rows
+from fastsal.measure.evaluation import DataError, load_task
+from fastsal.measure.evaluation.tables import read_lines, read_rows
 
 
 def write_stsb(folder, lines, end="\n"):

@@ -12,7 +12,7 @@ from instruction_sets import INSTRUCTION_SETS
 from oracle import ACTIVATION_FUNCTIONS
 
 from fastsal import _cpu
-from fastsal.spec import ACTIVATIONS
+from fastsal.engine.spec import ACTIVATIONS
 
 BOUND = {
     "linear": 0.0,

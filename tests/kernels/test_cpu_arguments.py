@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from instruction_sets import INSTRUCTION_SETS
@@ -11,9 +12,9 @@ from random_encoder import random_batch, random_encoder
 
 from fastsal import _cpu
 from fastsal.backends.cpu import CpuBackend, CpuEncoder
-from fastsal.packing import PackedBatch
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import Linear
+from fastsal.engine.packing import PackedBatch
+from fastsal.engine.pooling import PoolingSpec
+from fastsal.engine.spec import Linear
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def encoder() -> CpuEncoder:
 
 def changed(field: str, index: int, value: int) -> PackedBatch:
     batch = random_batch([3, 4])
-    ids = getattr(batch, field).clone()
+    ids = getattr(batch, field).copy()
     ids[index] = value
     return dataclasses.replace(batch, **{field: ids})
 
@@ -52,10 +53,10 @@ def test_out_of_range_ids(encoder, field, value, limit):
 
 @pytest.mark.parametrize("cu_seqlens", [[0, 3], [0, 8], [1, 7], [0, 5, 3, 7], [-1, 7], []])
 def test_boundaries_that_do_not_fit(encoder, cu_seqlens):
-    batch = dataclasses.replace(random_batch([3, 4]), cu_seqlens=torch.tensor(cu_seqlens, dtype=torch.int64))
+    batch = dataclasses.replace(random_batch([3, 4]), cu_seqlens=np.array(cu_seqlens, np.int64))
     with pytest.raises(ValueError, match="cu_seqlens"):
-        encoder._native.sentence_embeddings(
-            pooling=encoder._pooling(PoolingSpec()),
+        encoder.native._native.sentence_embeddings(
+            pooling=encoder.pooling(PoolingSpec()),
             input_ids=batch.input_ids,
             inputs_embeds=None,
             position_ids=batch.position_ids,
@@ -97,10 +98,10 @@ def test_output_of_the_wrong_shape(encoder):
         "threads": 1,
     }
     with pytest.raises(ValueError, match="output must be of shape"):
-        encoder._native.hidden_states(output=torch.empty(2, 7, 16), **arguments)
+        encoder.native._native.hidden_states(output=torch.empty(2, 7, 16), **arguments)
     with pytest.raises(ValueError, match="output must be of shape"):
-        encoder._native.sentence_embeddings(
-            pooling=encoder._pooling(PoolingSpec()), output=torch.empty(2, 15), **arguments
+        encoder.native._native.sentence_embeddings(
+            pooling=encoder.pooling(PoolingSpec()), output=torch.empty(2, 15), **arguments
         )
 
 
@@ -121,11 +122,11 @@ def test_a_pooling_of_another_encoder(encoder, monkeypatch):
         pooling = other._pooling(PoolingSpec())
         output = torch.empty(2, pooling.output_size)
         with pytest.raises(ValueError, match="pooling must be made by this encoder"):
-            encoder._native.sentence_embeddings(
+            encoder.native._native.sentence_embeddings(
                 pooling=pooling, inputs_embeds=None, output=output, threads=1, **arguments
             )
         with pytest.raises(ValueError, match="pooling must be made by this encoder"):
-            encoder._native.profile(pooling=pooling, **arguments)
+            encoder.native._native.profile(pooling=pooling, **arguments)
 
 
 def test_weights_of_the_wrong_shape():

@@ -12,8 +12,8 @@ from random_encoder import random_batch, random_encoder, random_tokens
 from tolerance import assert_as_exact_as_reference
 
 from fastsal.backends.cpu import CpuEncoder
-from fastsal.packing import PackedBatch, pack_token_lists
-from fastsal.spec import ACTIVATIONS, EncoderSpec, EncoderWeights
+from fastsal.engine.packing import PackedBatch, pack_token_lists
+from fastsal.engine.spec import ACTIVATIONS, EncoderSpec, EncoderWeights
 
 AWKWARD_LENGTHS = [1, 2, 3, 5, 6, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0, 12]
 
@@ -35,7 +35,7 @@ def assert_states_match(spec: EncoderSpec, weights: EncoderWeights, batch: Packe
 
 
 def test_instruction_set_is_the_one_named(isa):
-    assert CpuEncoder(*random_encoder()).instruction_set == isa
+    assert CpuEncoder(*random_encoder()).native.instruction_set == isa
 
 
 @pytest.mark.parametrize("head_size", [1, 8, 10, 26, 48, 64, 80, 96, 128, 256])

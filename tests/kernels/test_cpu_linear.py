@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from instruction_sets import INSTRUCTION_SETS
 
 from fastsal import _cpu
-from fastsal.backends.cpu import linear
+from fastsal.engine import native
 
 SIZES = st.integers(1, 70)
+
+
+def linear(rows, weight, bias, activation="linear"):
+    arrays = (None if tensor is None else tensor.numpy() for tensor in (rows, weight, bias))
+    return torch.from_numpy(native.linear(*arrays, activation, torch.get_num_threads()))
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)

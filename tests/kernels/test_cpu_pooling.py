@@ -12,9 +12,9 @@ from random_encoder import random_batch, random_encoder, random_tokens
 from tolerance import assert_as_exact_as_reference
 
 from fastsal.backends.cpu import CpuEncoder
-from fastsal.packing import PackedBatch, pack_token_lists
-from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights
+from fastsal.engine.packing import PackedBatch, pack_token_lists
+from fastsal.engine.pooling import POOLING_MODES, Convolution, PoolingSpec
+from fastsal.engine.spec import EncoderSpec, EncoderWeights
 
 LENGTHS = [1, 2, 7, 16, 17, 33, 129, 4]
 

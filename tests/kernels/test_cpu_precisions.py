@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastsal.backends.cpu import CpuEncoder
-from fastsal.backends.int8 import int8_smoothing
-from fastsal.pooling import PoolingSpec
-from fastsal.spec import LayerWeights, Linear
+from fastsal.engine.int8 import int8_smoothing
+from fastsal.engine.pooling import PoolingSpec
+from fastsal.engine.spec import LayerWeights, Linear
 
 LENGTHS = [1, 2, 3, 5, 6, 7, 15, 16, 17, 31, 33, 0, 130]
 SHAPES = [
@@ -193,6 +193,6 @@ def test_what_is_not_finite_is_not_hidden(isa, dtype, value):
 
 def test_memory_of_packed_weights():
     spec, weights = random_encoder(12, 64, 3072, 128, schedule=(0,) * 12)
-    sizes = {dtype: CpuEncoder(spec, weights, dtype).packed_bytes for dtype in ("float32", "bfloat16", "int8")}
+    sizes = {dtype: CpuEncoder(spec, weights, dtype).native.packed_bytes for dtype in ("float32", "bfloat16", "int8")}
     assert sizes["bfloat16"] <= 0.52 * sizes["float32"]
     assert sizes["int8"] <= 0.33 * sizes["float32"]

@@ -15,9 +15,10 @@ import torch
 from random_encoder import random_batch, random_encoder, random_tokens
 
 from fastsal._cpu import Scheme
-from fastsal.backends.cpu import CpuEncoder, _batch_arguments
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import PoolingSpec
+from fastsal.backends.cpu import CpuEncoder
+from fastsal.engine.native import batch_arguments
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import PoolingSpec
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_a_forked_child_computes_after_its_parent_did(two_threads):
 import os, sys, torch
 from random_encoder import random_batch, random_encoder
 from fastsal._cpu import Scheme
-from fastsal.backends.cpu import CpuEncoder, _batch_arguments
+from fastsal.backends.cpu import CpuEncoder
+from fastsal.engine.native import batch_arguments
 torch.set_num_threads(2)
 encoder, batch = CpuEncoder(*random_encoder(4, 16, 256)), random_batch([40] * 20)
 expected = encoder.hidden_states(batch)
@@ -127,9 +129,10 @@ def test_a_large_batch_needs_little_beyond_its_result(two_threads):
 import resource, torch
 from random_encoder import random_encoder, random_tokens
 from fastsal._cpu import Scheme
-from fastsal.backends.cpu import CpuEncoder, _batch_arguments
-from fastsal.packing import pack_token_lists
-from fastsal.pooling import PoolingSpec
+from fastsal.backends.cpu import CpuEncoder
+from fastsal.engine.native import batch_arguments
+from fastsal.engine.packing import pack_token_lists
+from fastsal.engine.pooling import PoolingSpec
 torch.set_num_threads(2)
 encoder = CpuEncoder(*random_encoder(4, 16, 256))
 batch = pack_token_lists(random_tokens([1 + 7 * i % 60 for i in range(10_000)]))
@@ -149,7 +152,7 @@ def test_packed_weights_are_one_copy_whatever_the_layer_count():
     layer = weights.layers[0]
     linears = [layer.query, layer.key, layer.value, layer.attention_output, layer.up, layer.down, weights.mapping]
     values = sum(linear.weight.numel() + linear.bias.numel() for linear in linears)
-    assert encoder.packed_bytes <= 1.1 * values * 4
+    assert encoder.native.packed_bytes <= 1.1 * values * 4
 
 
 def test_results_do_not_depend_on_what_scratch_memory_held(two_threads):
@@ -165,14 +168,14 @@ def test_results_do_not_depend_on_what_scratch_memory_held(two_threads):
 def test_how_threads_share_the_work_changes_no_bit(dtype):
     spec, weights = random_encoder()
     encoder = CpuEncoder(spec, weights, dtype)
-    pooling = encoder._pooling(PoolingSpec(("mean", "max")))
+    pooling = encoder.pooling(PoolingSpec(("mean", "max")))
     batch = random_batch([1, 2, 17, 40, 5, 130, 31, 3])
     results = []
     for threads in (1, 2, 3):
         for scheme in Scheme:
             output = torch.full((batch.num_sentences, 2 * spec.hidden_size), torch.nan)
-            encoder._native.sentence_embeddings(
-                pooling=pooling, **_batch_arguments(batch), output=output, threads=threads, scheme=scheme
+            encoder.native._native.sentence_embeddings(
+                pooling=pooling, **batch_arguments(batch), output=output, threads=threads, scheme=scheme
             )
             results.append(output)
     assert not results[0].isnan().any()

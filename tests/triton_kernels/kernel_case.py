@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fastsal.engine.packing import TokenBlocks, token_blocks
 from fastsal.kernels.triton.tuning import Tuning, tuning_for
-from fastsal.packing import TokenBlocks, token_blocks
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

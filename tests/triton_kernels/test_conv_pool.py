@@ -8,8 +8,8 @@ from kernel_case import DTYPES, TUNING, blocks_of, normal, poisoned, rounded
 from tolerance import assert_as_exact_as_reference
 
 from fastsal.backends.reference import pool_padded
+from fastsal.engine.pooling import POOLING_MODES, Convolution, PoolingSpec
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, conv_pool_into, pack_convolutions
-from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
 
 LENGTHS = [4, 17, 5, 33, 65, 7]
 

@@ -8,13 +8,13 @@ from kernel_case import DEVICE, blocks_of, normal, rounded
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fastsal.engine.pooling import Convolution
 from fastsal.kernels.triton.attention import attention, qkv_attention
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, conv_pool, pack_convolutions
 from fastsal.kernels.triton.embeddings import embed
 from fastsal.kernels.triton.layer_norm import residual_norm
 from fastsal.kernels.triton.linear import linear, project_norm
 from fastsal.kernels.triton.pooling import pool
-from fastsal.pooling import Convolution
 
 
 def operator_calls():

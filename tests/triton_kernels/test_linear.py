@@ -9,6 +9,7 @@ from oracle import ACTIVATION_FUNCTIONS
 from tolerance import assert_as_exact_as_reference
 from torch.nn import functional
 
+from fastsal.engine.spec import ACTIVATIONS
 from fastsal.kernels.triton.linear import (
     bias_activation_in_place,
     linear,
@@ -16,7 +17,6 @@ from fastsal.kernels.triton.linear import (
     project_norm,
     project_norm_into,
 )
-from fastsal.spec import ACTIVATIONS
 
 
 def reference_linear(x, weight, bias, residual, activation):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastsal.pooling import POOLING_MODES
+from fastsal.engine.pooling import POOLING_MODES
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "triton_static.py"
 

@@ -11,9 +11,9 @@ from tolerance import assert_as_exact_as_reference
 
 from fastsal.backends import triton_encoder
 from fastsal.backends.triton_encoder import TritonEncoder
-from fastsal.packing import PackedBatch, pack_token_lists
-from fastsal.pooling import POOLING_MODES, Convolution, PoolingSpec
-from fastsal.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
+from fastsal.engine.packing import PackedBatch, pack_token_lists
+from fastsal.engine.pooling import POOLING_MODES, Convolution, PoolingSpec
+from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, LayerWeights, Linear
 
 SHORT = [1, 2, 15, 16, 17, 0, 31, 5]
 LONG = [3, 70, 1, 130]

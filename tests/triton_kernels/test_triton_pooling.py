@@ -9,8 +9,8 @@ from tolerance import assert_as_exact_as_reference
 from torch.nn import functional
 
 from fastsal.backends.reference import pool_padded
+from fastsal.engine.pooling import POOLING_MODES, PoolingSpec
 from fastsal.kernels.triton.pooling import normalize_in_place, pool, pool_into
-from fastsal.pooling import POOLING_MODES, PoolingSpec
 
 LENGTHS = [1, 2, 7, 0, 16, 17, 33, 4]
 

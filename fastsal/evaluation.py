@@ -1,0 +1,41 @@
+"""Evaluation on the field's public tasks: the public home of what `fastsal.measure.evaluation` defines."""
+
+from fastsal.measure.evaluation import (
+    NLI_TASKS,
+    STS_TASKS,
+    TASKS,
+    DataError,
+    LabelledPairs,
+    NliData,
+    NliHead,
+    NliScores,
+    Run,
+    ScoredPairs,
+    StsData,
+    StsScores,
+    TaskComparison,
+    compare,
+    load_task,
+    score_nli,
+    score_sts,
+)
+
+__all__ = [
+    "NLI_TASKS",
+    "STS_TASKS",
+    "TASKS",
+    "DataError",
+    "LabelledPairs",
+    "NliData",
+    "NliHead",
+    "NliScores",
+    "Run",
+    "ScoredPairs",
+    "StsData",
+    "StsScores",
+    "TaskComparison",
+    "compare",
+    "load_task",
+    "score_nli",
+    "score_sts",
+]

@@ -1,0 +1,4 @@
+"""Measuring: verify, evaluation on public tasks, speed, plots.
+
+May import all layers but the command line.
+"""
