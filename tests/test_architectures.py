@@ -11,9 +11,9 @@ from torch.nn.utils import parametrize, prune
 from transformers.activations import ACT2CLS, ACT2FN
 from transformers.models.albert.modeling_albert import AlbertLayer
 
-from fastsal.engine.packing import pack_padded, unpack
 from fastsal.engine.spec import ACTIVATIONS
 from fastsal.modules.architectures import read_encoder
+from fastsal.modules.padding import pack, unpack
 
 OPTIONS = {
     "plain": {},
@@ -70,9 +70,8 @@ def assert_reads_right(model):
     reading = read_encoder(model)
     assert reading.reason is None
     assert len(reading.weights.layers) == len(set(reading.spec.layer_schedule))
-    packed, index = pack_padded(
-        batch["attention_mask"].bool(), batch["input_ids"], token_type_ids=batch["token_type_ids"]
-    )
+    mask = batch["attention_mask"].bool()
+    packed, index = pack((4, 9), mask, batch["input_ids"], token_type_ids=batch["token_type_ids"])
     states = OracleEncoder(reading.spec, reading.weights).hidden_states(packed, all_layers=True)
     states = torch.stack([unpack(state, index, 4, 9) for state in states])
     torch.testing.assert_close(states, true_states(model, batch), rtol=1e-9, atol=1e-9)

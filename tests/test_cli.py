@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 import fastsal
 from fastsal import cli
+from fastsal.cli.encode import _chunks
 from fastsal.data import sample_sentences
 
 
@@ -39,7 +40,7 @@ def fastsal_command(*arguments: object, stdin: bytes | None = None) -> Result:
 
 
 def fastsal_program(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from fastsal.cli.app import app; app()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from fastsal.cli import app; app()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
@@ -69,18 +70,18 @@ def test_encode_writes_row_for_line(tmp_path, folder, reference):  # B60, B64
 
 @pytest.mark.parametrize("chunk_sentences", [1, 3, 4])
 def test_chunks_do_not_show(tmp_path, folder, reference, monkeypatch, chunk_sentences):
-    monkeypatch.setattr(cli, "CHUNK_SENTENCES", chunk_sentences)
+    monkeypatch.setattr(cli.encode, "CHUNK_SENTENCES", chunk_sentences)
     (tmp_path / "in.txt").write_text("cat\nthe dog\n\na man plays guitar\n")
     assert fastsal_command("encode", tmp_path / "in.txt", "-o", tmp_path / "o.npy", "-m", folder).exit_code == 0
     assert_same(np.load(tmp_path / "o.npy"), alone(reference, ["cat", "the dog", "", "a man plays guitar"]))
 
 
 def test_chunks_are_bounded(monkeypatch):
-    monkeypatch.setattr(cli, "CHUNK_SENTENCES", 3)
-    monkeypatch.setattr(cli, "CHUNK_CHARACTERS", 10)
-    assert list(cli._chunks(["a", "b", "c", "d"])) == [["a", "b", "c"], ["d"]]
-    assert list(cli._chunks(["123456", "1234", "12345678901", "1"])) == [["123456", "1234"], ["12345678901"], ["1"]]
-    assert list(cli._chunks([])) == []
+    monkeypatch.setattr(cli.encode, "CHUNK_SENTENCES", 3)
+    monkeypatch.setattr(cli.encode, "CHUNK_CHARACTERS", 10)
+    assert list(_chunks(["a", "b", "c", "d"])) == [["a", "b", "c"], ["d"]]
+    assert list(_chunks(["123456", "1234", "12345678901", "1"])) == [["123456", "1234"], ["12345678901"], ["1"]]
+    assert list(_chunks([])) == []
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
@@ -162,7 +163,7 @@ def assert_refused(result: Result | subprocess.CompletedProcess, message: str) -
     ],
 )
 def test_encode_refuses_a_bad_input(tmp_path, folder, monkeypatch, name, content, message):
-    monkeypatch.setattr(cli, "CHUNK_SENTENCES", 1)  # the bad row comes when rows were written already
+    monkeypatch.setattr(cli.encode, "CHUNK_SENTENCES", 1)  # the bad row comes when rows were written already
     if content is not None:
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.npy").write_bytes(b"old")
@@ -287,7 +288,7 @@ def test_info_tells_why_the_reference_runs(folder):
 def test_help_does_not_import_torch():
     program = """
 import sys
-from fastsal.cli.app import app
+from fastsal.cli import app
 app(standalone_mode=False)
 print("heavy:", {"torch", "transformers", "sentence_transformers", "pyarrow", "scipy"} & set(sys.modules))
 """

@@ -143,12 +143,12 @@ def test_eval_keeps_what_was_scored_before_an_error(tmp_path, folder, data, monk
 
 
 def test_eval_prints_its_table_when_the_file_cannot_be_written(tmp_path, folder, data, monkeypatch):
-    write = cli._write_json
+    write = cli.evaluate.write_json
 
     def write_elsewhere(path, content):
         write(tmp_path / "gone" / path.name, content)  # the folder vanished meanwhile
 
-    monkeypatch.setattr(cli, "_write_json", write_elsewhere)
+    monkeypatch.setattr(cli.evaluate, "write_json", write_elsewhere)
     result = run("eval", folder, "--data", data, "--json", tmp_path / "scores.json")
     assert result.exit_code == 1
     assert "Spearman" in result.stdout
@@ -215,8 +215,8 @@ def test_bench_checks_its_outputs_before_it_measures(tmp_path, option, name):
 
 
 def test_bench_prints_its_table_when_the_file_cannot_be_written(tmp_path, folder, short, monkeypatch):
-    write = cli._write_json
-    monkeypatch.setattr(cli, "_write_json", lambda path, content: write(tmp_path / "gone" / path.name, content))
+    write = cli.bench.write_json
+    monkeypatch.setattr(cli.bench, "write_json", lambda path, content: write(tmp_path / "gone" / path.name, content))
     result = run("bench", folder, "--json", tmp_path / "bench.json", "--seconds", "0.01")
     assert result.exit_code == 1
     assert "fastsal cpu float32" in result.stdout
@@ -237,4 +237,4 @@ def test_models_without_bert_or_albert_are_refused_in_a_line(tmp_path, command):
 
 def test_reference_and_fast_model_are_the_same_model(folder, data, tmp_path):
     """The reference of eval is plain sentence-transformers, not ours."""
-    assert type(cli._load_reference(str(folder))) is SentenceTransformer
+    assert type(cli.common.load_reference(str(folder))) is SentenceTransformer

@@ -1,28 +1,27 @@
-"""Padded batches and token lists <-> packed tokens, as properties."""
+"""Padded batches and token lists -> packed tokens, as properties."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastsal.engine.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, token_blocks, unpack
+from fastsal.engine.packing import PackedBatch, pack_padded, pack_rectangle, pack_token_lists, token_blocks
 
 
 @st.composite
 def masks(draw):
     rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 9))
     bits = draw(st.lists(st.booleans(), min_size=rows * columns, max_size=rows * columns))
-    return torch.tensor(bits).view(rows, columns)
+    return np.array(bits).reshape(rows, columns)
 
 
 def inputs_for(mask, shared_rows=False):
     rows, columns = mask.shape
-    ids = torch.arange(rows * columns).view(rows, columns) + 100
-    positions = (torch.arange(columns).flip(0)[None] if shared_rows else ids % 7).contiguous()
-    types = torch.ones(1, columns, dtype=torch.int32) if shared_rows else ids % 2
+    ids = np.arange(rows * columns).reshape(rows, columns) + 100
+    positions = np.arange(columns)[None, ::-1] if shared_rows else ids % 7
+    types = np.ones((1, columns), np.int32) if shared_rows else ids % 2
     return ids, positions, types
 
 
@@ -30,15 +29,14 @@ def assert_consistent(batch: PackedBatch):
     bounds = batch.cu_seqlens
     assert bounds[0] == 0
     assert bounds[-1] == batch.num_tokens
-    assert (bounds.diff() >= 0).all()
-    for tensor in (batch.cu_seqlens, batch.position_ids, batch.token_type_ids, batch.input_ids):
-        if tensor is not None:
-            assert tensor.dtype == torch.int64
-            assert tensor.is_contiguous()
-    for tensor in (batch.input_ids, batch.inputs_embeds, batch.token_type_ids):
-        if tensor is not None:
-            assert len(tensor) == batch.num_tokens
-            assert tensor.is_contiguous()
+    assert (np.diff(bounds) >= 0).all()
+    for array in (batch.cu_seqlens, batch.position_ids, batch.token_type_ids, batch.input_ids):
+        if array is not None:
+            assert array.dtype == np.int64
+            assert array.flags.c_contiguous
+    for array in (batch.input_ids, batch.token_type_ids):
+        if array is not None:
+            assert len(array) == batch.num_tokens
 
 
 @given(masks(), st.booleans())
@@ -51,24 +49,13 @@ def test_packing_a_mask_gathers_each_rows_tokens_in_order(mask, shared_rows):
     assert batch.num_sentences == len(mask)
     for row, (first, last) in enumerate(zip(batch.cu_seqlens, batch.cu_seqlens[1:], strict=False)):
         kept = mask[row]
-        assert torch.equal(batch.input_ids[first:last], ids[row, kept])
-        assert torch.equal(batch.position_ids[first:last], positions.expand_as(ids)[row, kept])
-        assert torch.equal(batch.token_type_ids[first:last], types.expand_as(ids)[row, kept].long())
+        assert np.array_equal(batch.input_ids[first:last], ids[row, kept])
+        assert np.array_equal(batch.position_ids[first:last], np.broadcast_to(positions, ids.shape)[row, kept])
+        assert np.array_equal(batch.token_type_ids[first:last], np.broadcast_to(types, ids.shape)[row, kept])
+    assert np.array_equal(ids.reshape(-1)[index], batch.input_ids)
     by_column, _ = pack_padded(mask, ids)
-    assert torch.equal(by_column.position_ids, mask.nonzero()[:, 1])
-    assert torch.count_nonzero(by_column.token_type_ids) == 0
-    restored = unpack(batch.input_ids[:, None].float(), index, *mask.shape)[..., 0]
-    assert torch.equal(restored, torch.where(mask, ids, 0).float())
-
-
-@given(masks())
-@settings(deadline=None)
-def test_embeddings_are_packed_like_ids(mask):
-    embeds = torch.randn(*mask.shape, 3)
-    batch, index = pack_padded(mask, inputs_embeds=embeds)
-    assert_consistent(batch)
-    assert torch.equal(batch.inputs_embeds, embeds[mask])
-    assert torch.equal(unpack(batch.inputs_embeds, index, *mask.shape), embeds.masked_fill(~mask[..., None], 0))
+    assert np.array_equal(by_column.position_ids, mask.nonzero()[1])
+    assert not by_column.token_type_ids.any()
 
 
 @given(masks(), st.booleans(), st.booleans())
@@ -76,53 +63,48 @@ def test_embeddings_are_packed_like_ids(mask):
 def test_a_rectangle_is_a_mask_of_ones(mask, shared_rows, defaults):
     ids, positions, types = inputs_for(mask, shared_rows)
     given_ids = {} if defaults else {"position_ids": positions, "token_type_ids": types}
-    full = torch.ones_like(mask)
-    for tokens in ({"input_ids": ids}, {"input_ids": ids.int()}, {"inputs_embeds": torch.randn(*mask.shape, 3)}):
-        expected, _ = pack_padded(full, **tokens, **given_ids)
-        batch = pack_rectangle(tuple(mask.shape), **tokens, **given_ids)
+    for tokens in (ids, ids.astype(np.int32), None):
+        expected, index = pack_padded(np.ones_like(mask), tokens, **given_ids)
+        batch = pack_rectangle(mask.shape, tokens, **given_ids)
         assert_consistent(batch)
-        for name in ("cu_seqlens", "position_ids", "token_type_ids", "input_ids", "inputs_embeds"):
+        assert np.array_equal(index, np.arange(mask.size))
+        for name in ("cu_seqlens", "position_ids", "token_type_ids", "input_ids"):
             ours, theirs = getattr(batch, name), getattr(expected, name)
-            assert (ours is None and theirs is None) or torch.equal(ours, theirs)
+            assert (ours is None and theirs is None) or np.array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("columns", [33, 64])
 def test_strided_inputs(columns):
     """B24."""
-    big = torch.arange(6 * 128).view(6, 128)
-    mask = (torch.arange(columns) < 20)[None].expand(3, columns)
-    for ids in (big[1:4, : 2 * columns : 2], big[:1, :columns].expand(3, columns), big.T[:columns, :3].T):
+    big = np.arange(6 * 128).reshape(6, 128)
+    mask = np.broadcast_to((np.arange(columns) < 20)[None], (3, columns))
+    for ids in (big[1:4, : 2 * columns : 2], np.broadcast_to(big[:1, :columns], (3, columns)), big.T[:columns, :3].T):
         batch, _ = pack_padded(mask, ids, position_ids=ids % 5, token_type_ids=ids[:1] % 2)
-        dense, _ = pack_padded(
-            mask.contiguous(),
-            ids.contiguous(),
-            position_ids=(ids % 5).contiguous(),
-            token_type_ids=(ids[:1] % 2).contiguous(),
-        )
-        assert torch.equal(batch.input_ids, dense.input_ids)
-        assert torch.equal(batch.position_ids, dense.position_ids)
-        assert torch.equal(batch.token_type_ids, dense.token_type_ids)
-        assert torch.equal(pack_rectangle((3, columns), ids).input_ids, ids.reshape(-1))
+        dense, _ = pack_padded(mask.copy(), ids.copy(), position_ids=ids % 5, token_type_ids=ids[:1] % 2)
+        assert_consistent(batch)
+        assert np.array_equal(batch.input_ids, dense.input_ids)
+        assert np.array_equal(batch.position_ids, dense.position_ids)
+        assert np.array_equal(batch.token_type_ids, dense.token_type_ids)
+        assert np.array_equal(pack_rectangle((3, columns), ids).input_ids, ids.reshape(-1))
 
 
 token_lists = st.lists(st.lists(st.integers(0, 2**40), max_size=8), max_size=8)
 
 
-@given(token_lists, st.sampled_from(["lists", "tuples", "arrays", "tensors"]))
+@given(token_lists, st.sampled_from(["lists", "tuples", "arrays"]))
 @settings(deadline=None)
 def test_packing_token_lists(lists, form):
     convert = {
         "lists": list,
         "tuples": tuple,
         "arrays": lambda ids: np.array(ids, np.int64),
-        "tensors": lambda ids: torch.tensor(ids, dtype=torch.int64),
     }[form]
     batch = pack_token_lists([convert(ids) for ids in lists])
     assert_consistent(batch)
     assert batch.input_ids.tolist() == [token for ids in lists for token in ids]
     assert batch.position_ids.tolist() == [position for ids in lists for position in range(len(ids))]
-    assert batch.cu_seqlens.diff().tolist() == list(map(len, lists))
-    assert torch.count_nonzero(batch.token_type_ids) == 0
+    assert np.diff(batch.cu_seqlens).tolist() == list(map(len, lists))
+    assert not batch.token_type_ids.any()
 
 
 def test_token_types_of_lists():
@@ -149,8 +131,7 @@ def test_token_types_of_lists():
         [[None]],
         [[[1, 2]]],
         [[1, [2, 3]]],
-        [torch.ones(2)],
-        [torch.ones(2, 2, dtype=torch.int64)],
+        [np.ones((2, 2), np.int64)],
         [np.ones(2)],
         [np.array(["a"])],
         [[True, False]],
@@ -165,7 +146,7 @@ def test_what_is_no_list_of_token_lists(bad):
 
 
 def test_other_integers_and_empty_lists():
-    batch = pack_token_lists([np.array([1, 2], np.uint8), torch.tensor([3], dtype=torch.int32), [], np.array([])])
+    batch = pack_token_lists([np.array([1, 2], np.uint8), np.array([3], np.int32), [], np.array([])])
     assert batch.input_ids.tolist() == [1, 2, 3]
     assert batch.cu_seqlens.tolist() == [0, 2, 3, 3, 3]
     assert pack_token_lists([]).num_sentences == 0

@@ -16,6 +16,7 @@ def as_ordered(inputs: Any) -> Any:
     """`inputs` with a pandas Series as a list.
 
     Raises:
+        TypeError: it is None, a number or bytes.
         ValueError: it has no order or no length (set, generator).
     """
     if isinstance(inputs, (str, list)):
@@ -23,6 +24,8 @@ def as_ordered(inputs: Any) -> Any:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(inputs, (pandas.Series, pandas.Index)):
         return inputs.tolist()
+    if inputs is None or isinstance(inputs, (Number, bytes)):
+        raise TypeError(f"inputs must be a text or a list of texts, got {type(inputs).__name__}: {inputs!r}")
     if isinstance(inputs, (set, frozenset, Iterator)):
         raise ValueError(
             f"inputs must be a text or a list of texts, got a {type(inputs).__name__}: pass list(...) of it"

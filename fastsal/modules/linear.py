@@ -27,8 +27,9 @@ def linear_and_tanh(layer: nn.Module, activation: nn.Module, rows: Tensor) -> Te
 
 
 def _linear(layer: Any, rows: Tensor, activation: str) -> Tensor:
-    weight, bias = (None if p is None else as_floats(p) for p in (layer.weight, layer.bias))
-    return torch.from_numpy(native.linear(as_floats(rows), weight, bias, activation, torch.get_num_threads()))
+    bias = None if layer.bias is None else as_floats(layer.bias)
+    output = native.linear(as_floats(rows), as_floats(layer.weight), bias, activation, torch.get_num_threads())
+    return torch.from_numpy(output)
 
 
 def is_hooked(module: nn.Module) -> bool:

@@ -46,15 +46,11 @@ def encoder_and_twins(spec, weights, dtype=torch.float32, tuning=FUSED):
     return TritonEncoder(spec, weights, name, tuning), OracleEncoder(spec, weights, dtype), OracleEncoder(spec, weights)
 
 
-def batch_on_device(batch: PackedBatch) -> PackedBatch:
-    return PackedBatch(**{name: None if t is None else t.to(DEVICE) for name, t in vars(batch).items()})
-
-
 def check_states(
     spec: EncoderSpec, weights: EncoderWeights, lengths: list[int], dtype=torch.float32, tuning=FUSED
 ) -> None:
     encoder, reference, truth = encoder_and_twins(spec, weights, dtype, tuning)
-    batch = batch_on_device(random_batch(lengths))
+    batch = random_batch(lengths)
     states = encoder.hidden_states(batch, all_layers=True)
     expected = zip(states, reference.hidden_states(batch, True), truth.hidden_states(batch, True), strict=True)
     for out, ref, true in expected:
@@ -105,7 +101,7 @@ def test_cnn(dtype, lengths):
 
 def check_embeddings(dtype, lengths, pooling):
     encoder, reference, truth = encoder_and_twins(*random_encoder(), dtype)
-    batch = batch_on_device(random_batch(lengths))
+    batch = random_batch(lengths)
     out = encoder.sentence_embeddings(batch, pooling)
     assert out.dtype == torch.float32
     true = truth.sentence_embeddings(batch, pooling)
@@ -117,7 +113,7 @@ def check_embeddings(dtype, lengths, pooling):
 
 def test_word_vectors_in_place_of_ids():
     encoder, *_ = encoder_and_twins(*random_encoder(embedding_size=12))
-    batch = batch_on_device(random_batch([3, 17]))
+    batch = random_batch([3, 17])
     vectors = encoder._word_table[batch.input_ids]
     by_vectors = PackedBatch(batch.cu_seqlens, batch.position_ids, batch.token_type_ids, inputs_embeds=vectors)
     torch.testing.assert_close(encoder.hidden_states(by_vectors), encoder.hidden_states(batch))
@@ -130,7 +126,7 @@ def test_repeated_calls_of_changing_lengths_by_graphs():
     pooling = PoolingSpec(("mean",), normalize=True)
     earlier = []
     for seed, lengths in enumerate([[9, 4], [3, 3, 3, 5], [16], [2, 7], [1, 0, 12], [15]]):
-        batch = batch_on_device(random_batch(lengths, seed=seed))
+        batch = random_batch(lengths, seed=seed)
         plain._graphs.clear()
         expected = plain.sentence_embeddings(batch, pooling), plain.hidden_states(batch)
         results = encoder.sentence_embeddings(batch, pooling), encoder.hidden_states(batch)
@@ -145,7 +141,7 @@ def test_repeated_calls_of_changing_lengths_by_graphs():
 def test_what_memory_held_before_does_not_matter(tuning):
     """B79, B80: neither in a first pass nor in the spare rows of a graph."""
     encoder, *_ = encoder_and_twins(*random_encoder(embedding_size=12), tuning=tuning)
-    batch = batch_on_device(random_batch([5, 3, 9]))
+    batch = random_batch([5, 3, 9])
     results = []
     for _ in range(4):
         results += [encoder.sentence_embeddings(batch, PoolingSpec()), encoder.hidden_states(batch)]
@@ -160,7 +156,7 @@ def test_what_memory_held_before_does_not_matter(tuning):
 def test_number_of_graphs_is_bounded(monkeypatch):
     monkeypatch.setattr(triton_encoder, "_MAX_GRAPHS", 3)
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
-    batch = batch_on_device(random_batch([4]))
+    batch = random_batch([4])
     for skip in range(6):
         for _ in range(2):
             encoder.sentence_embeddings(batch, PoolingSpec(("mean",), skip_tokens=skip))
@@ -169,7 +165,7 @@ def test_number_of_graphs_is_bounded(monkeypatch):
 
 def test_large_batches_are_computed_in_chunks(monkeypatch):
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=(0,)))
-    batch = batch_on_device(random_batch([5, 20, 3, 40, 1, 9, 9]))
+    batch = random_batch([5, 20, 3, 40, 1, 9, 9])
     states = encoder.hidden_states(batch, all_layers=True)
     embeddings = encoder.sentence_embeddings(batch, PoolingSpec(("max",)))
     monkeypatch.setattr(triton_encoder, "CHUNK_TOKENS", 25)
@@ -190,27 +186,27 @@ def test_large_batches_are_computed_in_chunks(monkeypatch):
 def test_ids_outside_a_table_are_found_before_a_kernel_reads_it(ids, types, message):
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
     with pytest.raises(IndexError, match=message):
-        encoder.hidden_states(pack_token_lists(ids, types, DEVICE))
-    assert encoder.hidden_states(pack_token_lists([[1, 2]], device=DEVICE)).isfinite().all()
+        encoder.hidden_states(pack_token_lists(ids, types))
+    assert encoder.hidden_states(pack_token_lists([[1, 2]])).isfinite().all()
 
 
 def test_sentence_too_short_for_a_convolution_is_named():
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
     pooling = PoolingSpec(("max",), (Convolution(torch.ones(3, 16, 4, device=DEVICE), None),))
     with pytest.raises(ValueError, match="sentence 1 has 1 tokens, too few for a convolution of kernel size 4"):
-        encoder.sentence_embeddings(batch_on_device(random_batch([5, 1])), pooling)
+        encoder.sentence_embeddings(random_batch([5, 1]), pooling)
 
 
 def test_no_sentences():
     encoder, *_ = encoder_and_twins(*random_encoder())
-    batch = pack_token_lists([], device=DEVICE)
+    batch = pack_token_lists([])
     assert encoder.hidden_states(batch).shape == (0, 16)
     assert encoder.sentence_embeddings(batch, PoolingSpec()).shape == (0, 16)
 
 
 def test_changed_convolution_weights_are_packed_again():
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
-    batch = batch_on_device(random_batch([5]))
+    batch = random_batch([5])
     convolution = Convolution(torch.randn(4, 16, 3, device=DEVICE), None)
     pooling = PoolingSpec(("mean",), (convolution,))
     before = encoder.sentence_embeddings(batch, pooling)
@@ -220,7 +216,7 @@ def test_changed_convolution_weights_are_packed_again():
 
 def test_calls_inside_and_outside_inference_mode():
     encoder, *_ = encoder_and_twins(*random_encoder(), tuning=CUBLAS)
-    batch = batch_on_device(random_batch([5, 3]))
+    batch = random_batch([5, 3])
     with torch.inference_mode():
         inside = encoder.hidden_states(batch)
     assert not inside.is_inference()
