@@ -152,5 +152,5 @@ def test_damaged_and_contradicting_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer.json is missing"):
         load_tokenizer(folder, "bert", size, lowercase=False)
     (folder / "vocab.txt").write_text("cat\n")
-    with pytest.raises(UnsupportedModelError, match="has no tokenizer.json"):
+    with pytest.raises(UnsupportedModelError, match=r"has no tokenizer\.json"):
         load_tokenizer(folder, "bert", size, lowercase=False)
