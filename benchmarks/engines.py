@@ -82,7 +82,7 @@ def make_fastsal(subject: Subject, dtype: str, backend: str = "cpu") -> Engine:
 
     def run(work: Workload) -> np.ndarray:
         with torch.inference_mode():
-            embeddings = pipeline.encoder.sentence_embeddings(work.token_lists, pooling=pipeline.pooling)
+            embeddings = pipeline.encoder.sentence_embeddings(work.token_lists, pooling=pipeline.behind.pooling)
         return embeddings.float().cpu().numpy()
 
     return Engine(f"fastsal-{dtype}", dtype, "tokens", run, ours=True)

@@ -3,7 +3,7 @@
 usage: python benchmarks/int8_accuracy.py [--only TABLE] [--json FILE]
 
 Three tables. "kernels" runs fastsal's own int8 kernels with other smoothing exponents, and with other weights deciding
-the smoothing of q, k, v (see fastsal/backends/int8.py): these are the choices that can be made without touching a
+the smoothing of q, k, v (see fastsal/engine/int8.py): these are the choices that can be made without touching a
 kernel. "schemes" simulates whole schemes in PyTorch, by rounding weights and activations and multiplying in float32:
 what is kept as symmetric or asymmetric, in groups of what size, with an offset of their own or a shared one, smoothed
 or not. "ALBERT-base" runs the kernels on models of that shape with seeded random weights, since no package has trained
@@ -32,11 +32,13 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 import fastsal
-from fastsal.backends import int8
+from fastsal.backends.cpu import as_floats
 from fastsal.demo import minilm_folder
+from fastsal.engine import int8
 from fastsal.engine.spec import LayerWeights
 from fastsal.measure.accuracy import WrongResultError
 from fastsal.measure.evaluation import StsData, load_task, score_sts
+from fastsal.modules.architectures import read_encoder
 
 #: (q, k, v; feed-forward) exponents that are tried.
 EXPONENTS = [(0.25, 0.75), (0.0, 0.0), (0.25, 0.5), (0.25, 1.0), (0.5, 0.5), (0.5, 0.75), (0.75, 0.75), (0.0, 0.75)]
@@ -94,16 +96,16 @@ def make_row(table: str, variant: str, spearman: float | None, cosines: np.ndarr
 # --- the kernels
 
 
-def _stacked(layer: LayerWeights) -> Tensor:
-    return torch.stack([linear.weight.detach().float() for linear in (layer.query, layer.key, layer.value)])
+def _stacked(layer: LayerWeights) -> np.ndarray:
+    return np.stack([linear.weight for linear in (layer.query, layer.key, layer.value)])
 
 
-DRIVERS: dict[str, Callable[[LayerWeights], Tensor]] = {
+DRIVERS: dict[str, Callable[[LayerWeights], np.ndarray]] = {
     "v alone": lambda layer: int8.column_sizes(layer.value),
-    "largest of q, k, v": lambda layer: _stacked(layer).abs().amax((0, 1)),
-    "mean of q's, k's, v's largest": lambda layer: _stacked(layer).abs().amax(1).mean(0),
-    "root mean square of q, k, v": lambda layer: _stacked(layer).square().mean((0, 1)).sqrt(),
-    "q alone": lambda layer: _stacked(layer)[0].abs().amax(0),
+    "largest of q, k, v": lambda layer: np.abs(_stacked(layer)).max((0, 1)),
+    "mean of q's, k's, v's largest": lambda layer: np.abs(_stacked(layer)).max(1).mean(0),
+    "root mean square of q, k, v": lambda layer: np.sqrt(np.square(_stacked(layer)).mean((0, 1))),
+    "q alone": lambda layer: int8.column_sizes(layer.query),
 }
 
 
@@ -233,21 +235,22 @@ def _with_shared_offset(x: Tensor, group: int, chunk: int) -> Tensor:
 def _simulated(model: SentenceTransformer, scheme: Scheme) -> SentenceTransformer:
     model = copy.deepcopy(model)
     encoder = model[0].auto_model
-    norm = encoder.embeddings.LayerNorm
-    for layer in encoder.encoder.layer:
+    weights = read_encoder(encoder).weights.map(as_floats)
+    norm = weights.embedding_norm
+    for layer, numbers in zip(encoder.encoder.layer, weights.layers, strict=True):
         attention = layer.attention
         qkv = up = None
         if scheme.smoothed:
-            qkv = int8.smoothing([norm], int8.qkv_sizes(attention.self), int8.QKV_EXPONENT)
-            up_sizes = int8.column_sizes(layer.intermediate.dense)
-            up = int8.smoothing([attention.output.LayerNorm], up_sizes, int8.UP_EXPONENT)
+            qkv = torch.from_numpy(int8.smoothing([norm], int8.qkv_sizes(numbers), int8.QKV_EXPONENT))
+            up_sizes = int8.column_sizes(numbers.up)
+            up = torch.from_numpy(int8.smoothing([numbers.attention_norm], up_sizes, int8.UP_EXPONENT))
         groups = scheme.groups
         for name in ("query", "key", "value"):
             setattr(attention.self, name, _RoundedLinear(getattr(attention.self, name), scheme, groups[0], qkv))
         attention.output.dense = _RoundedLinear(attention.output.dense, scheme, groups[1])
         layer.intermediate.dense = _RoundedLinear(layer.intermediate.dense, scheme, groups[2], up)
         layer.output.dense = _RoundedLinear(layer.output.dense, scheme, groups[3])
-        norm = layer.output.LayerNorm
+        norm = numbers.output_norm
     return model
 
 

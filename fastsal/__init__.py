@@ -51,17 +51,17 @@ _HOMES = {
     "SentenceEncoder": "fastsal.sentence_transformers.sentence_encoder",
     "TextEncoder": "fastsal.engine.text_encoder",
     "accelerate": "fastsal.sentence_transformers.acceleration",
+    "backends": "fastsal.backends",
     "restore": "fastsal.sentence_transformers.acceleration",
     "verify": "fastsal.measure.verify",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "backends":  # a package that can be called, so that its modules can be imported too
-        return importlib.import_module("fastsal.backends")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    value = home if name == "backends" else getattr(home, name)  # a package that can be called
     globals()[name] = value
     return value
 

@@ -67,12 +67,6 @@ def test_nothing_of_it_is_ignored_by_the_build():
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
 
 
-def test_a_folder_beside_the_module_of_its_name_does_not_hide_it():
-    import fastsal.modules.encoders
-
-    assert Path(fastsal.modules.encoders.__file__).name == "models.py"
-
-
 @pytest.mark.parametrize("cls", [SentenceTransformer, fastsal.SentenceEncoder])
 def test_whoever_loads_it_computes_in_float32(cls):
     assert {parameter.dtype for parameter in cls(str(FOLDER), device="cpu").parameters()} == {torch.float32}

@@ -25,7 +25,7 @@ from tolerance import assert_as_exact_as_reference
 from transformers import AlbertModel, AutoTokenizer, BertModel, BertTokenizer, MPNetConfig, MPNetModel
 
 import fastsal
-from fastsal.sentence_transformers.tokenization import read_settings, tokenize
+from fastsal.sentence_transformers.tokenization import make_tokenize, read_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -234,7 +234,7 @@ def max_id(model: SentenceTransformer, text: str) -> int:
 
 def assert_tokens(model: SentenceTransformer, texts: list[str], prompt: str | None = None) -> None:
     """Each text's ids, types and length are those of the reference for this text alone."""
-    tokens = tokenize(model, texts, read_settings(model, prompt, None), None)
+    tokens = make_tokenize(model, read_settings(model, prompt, None), None)(texts)
     starts = np.cumsum(tokens.lengths) - tokens.lengths
     types = np.zeros_like(tokens.ids) if tokens.type_ids is None else tokens.type_ids
     assert len(tokens.lengths) == len(texts)

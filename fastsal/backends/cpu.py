@@ -80,5 +80,8 @@ class CpuEncoder:
 
 
 def as_floats(tensor: Tensor) -> np.ndarray:
-    """A tensor on the CPU as a contiguous float32 array: the same memory where it is one already."""
-    return cast(tensor.detach(), torch.float32).contiguous().numpy()
+    """A tensor on the CPU as a contiguous float32 array: the same memory where it is one already.
+
+    By DLPack, as `Tensor.numpy` would forbid the owner to resize the tensor's storage, which sharding does.
+    """
+    return np.from_dlpack(cast(tensor.detach(), torch.float32).contiguous())

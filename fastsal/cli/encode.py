@@ -81,13 +81,9 @@ def load_encoder(model: str | None, dtype: str | None, backend: str) -> TextEnco
     from fastsal.engine.errors import UnsupportedModelError
     from fastsal.engine.native import PRECISIONS, why_unavailable
 
-    reason = why_unavailable()
-    if backend not in ("auto", "cpu"):
-        reason = f"--backend {backend}"
-    elif dtype is not None and dtype not in PRECISIONS:
-        reason = f"--dtype {dtype}"
-    elif backend == "auto" and _has_gpu():
-        reason = "there is a GPU"
+    if backend not in ("auto", "cpu") or (dtype is not None and dtype not in PRECISIONS):
+        return load(model, dtype, backend)  # what was asked for needs no explanation
+    reason = why_unavailable() or ("there is a GPU" if backend == "auto" and _has_gpu() else None)
     if reason is None:
         from fastsal.engine.text_encoder import TextEncoder
 
