@@ -38,9 +38,11 @@ docs: $(INSTALLED)
 	$(BIN)/python -W ignore -m pdoc --docformat google -o build/docs fastsal fastsal.measure.evaluation fastsal.engine.pooling
 
 check: $(INSTALLED)
+	mkdir -p build
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	$(if $(CPP_SOURCES),$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES))
 
 format: $(INSTALLED)

@@ -57,6 +57,7 @@ class Encoder:
         embedding_norm: WeightAndBias,
         mapping: WeightAndBias | None,
         layers: list[Layer],
+        threads: int,
     ) -> None: ...
     @property
     def instruction_set(self) -> str: ...

@@ -48,7 +48,7 @@ class CpuEncoder:
     """
 
     def __init__(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str = "float32") -> None:
-        self.native = NativeEncoder(spec, weights.map(as_floats), dtype)
+        self.native = NativeEncoder(spec, weights.map(as_floats), dtype, torch.get_num_threads())
         # No lock, which a forked child could find held: each operation on it is atomic.
         self._poolings: dict[tuple, tuple[PoolingSpec, NativePooling]] = {}
 

@@ -73,9 +73,12 @@ class NativeEncoder:
     Args:
         spec, weights: the encoder; all weights are float32, in C order.
         precision: one of `PRECISIONS`.
+        threads: that pack the weights; they change no bit.
     """
 
-    def __init__(self, spec: EncoderSpec, weights: EncoderWeights, precision: str = "float32") -> None:
+    def __init__(
+        self, spec: EncoderSpec, weights: EncoderWeights, precision: str = "float32", threads: int = 1
+    ) -> None:
         self.spec = spec
         self.precision = precision
         smoothing = int8_smoothing(spec, weights) if precision == "int8" else [(None, None)] * len(weights.layers)
@@ -93,6 +96,7 @@ class NativeEncoder:
             embedding_norm=_pair(weights.embedding_norm),
             mapping=None if weights.mapping is None else _pair(weights.mapping),
             layers=[_layer(layer, *vectors) for layer, vectors in zip(weights.layers, smoothing, strict=True)],
+            threads=threads,
         )
 
     @property

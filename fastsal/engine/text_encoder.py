@@ -79,7 +79,7 @@ class TextEncoder:
         self._sentence = read_sentence_folder(folder, spec.hidden_size, read.dtype)
         self._tokenizer = load_tokenizer(encoder_folder, read.model_type, spec.vocab_size, self._sentence.do_lower_case)
         computed = dtype or ("float32" if read.dtype == "float16" else read.dtype)
-        self._encoder = NativeEncoder(spec, read.weights, computed)
+        self._encoder = NativeEncoder(spec, read.weights, computed, self._threads)
         self._poolings: dict[tuple, NativePooling] = {}
         self._tokenizers: dict[tuple[str, int], tuple[TextTokenizer, int]] = {}
         # As sentence-transformers: what its own file says counts even beyond the position table.
@@ -172,10 +172,11 @@ class TextEncoder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
     ) -> np.ndarray:
-        """Embed texts given as token ids, special tokens included; other arguments and results as of `encode`.
+        """Embed texts given as token ids, special tokens included; results as of `encode`.
 
         Args:
             token_lists: sequences or 1-D arrays of token ids. Token types are 0.
+            precision, normalize_embeddings, truncate_dim: as of `encode`.
 
         Raises:
             TypeError: a text is not a sequence of integers.

@@ -33,14 +33,14 @@ Activation activation_from_name(const std::string& name) {
   throw std::invalid_argument("activation must be one that the kernels compute, got '" + name + "'");
 }
 
-Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights)
+Encoder::Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights, int threads)
     : kernels_(kernels),
       spec_(std::move(spec)),
       words_(weights.words),
       positions_(weights.positions),
       types_(weights.types) {
   const auto lay_out = [&](float* memory) {
-    Packer packer(kernels_, memory);
+    Packer packer(kernels_, memory, std::max(threads, 1));
     const auto norm = [&](const NormView& view, int columns) {
       return packer.norm(view, columns, spec_.layer_norm_eps);
     };

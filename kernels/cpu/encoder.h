@@ -32,7 +32,8 @@ enum class Scheme { by_cost, block_per_thread, shared_blocks };
 
 class Encoder {
  public:
-  Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights);
+  // `threads` pack the weights; they change no bit.
+  Encoder(const Kernels& kernels, EncoderSpec spec, const WeightsView& weights, int threads);
 
   const Kernels& kernels() const { return kernels_; }
   const EncoderSpec& spec() const { return spec_; }

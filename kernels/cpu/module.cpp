@@ -292,7 +292,7 @@ NB_MODULE(_cpu, m) {
           [](PyEncoder* self, int num_heads, int head_size, int intermediate_size, const std::string& activation,
              float layer_norm_eps, const std::string& precision, std::vector<int> layer_schedule, Matrix words,
              Matrix positions, Matrix types, const NormArrays& embedding_norm,
-             const std::optional<LinearArrays>& mapping, const std::vector<LayerArrays>& layers) {
+             const std::optional<LinearArrays>& mapping, const std::vector<LayerArrays>& layers, int threads) {
             fastsal::EncoderSpec spec;
             spec.vocab_size = static_cast<int64_t>(words.shape(0));
             spec.max_positions = static_cast<int64_t>(positions.shape(0));
@@ -337,14 +337,14 @@ NB_MODULE(_cpu, m) {
             std::unique_ptr<Encoder> encoder;
             {
               nb::gil_scoped_release unlocked;
-              encoder = std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view);
+              encoder = std::make_unique<Encoder>(fastsal::select_kernels(), std::move(spec), view, threads);
             }
             new (self) PyEncoder{words, positions, types, std::move(encoder)};
           },
           nb::kw_only(), nb::arg("num_heads"), nb::arg("head_size"), nb::arg("intermediate_size"),
           nb::arg("activation"), nb::arg("layer_norm_eps"), nb::arg("precision"), nb::arg("layer_schedule"),
           nb::arg("word_embeddings"), nb::arg("position_embeddings"), nb::arg("type_embeddings"),
-          nb::arg("embedding_norm"), nb::arg("mapping").none(), nb::arg("layers"))
+          nb::arg("embedding_norm"), nb::arg("mapping").none(), nb::arg("layers"), nb::arg("threads"))
       .def_prop_ro("instruction_set", [](const PyEncoder& self) { return std::string(self.encoder->kernels().name); })
       .def_prop_ro("packed_bytes",
                    [](const PyEncoder& self) { return self.encoder->packed_floats() * int64_t{sizeof(float)}; })

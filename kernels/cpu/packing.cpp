@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "threads.h"
+
 namespace fastsal {
 
 float* Packer::take(int64_t floats) {
@@ -59,15 +61,11 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
   packed.scales = scales;
   if (!memory_) return packed;
 
-  char* panels = reinterpret_cast<char*>(memory);
-  std::memset(panels, 0, static_cast<size_t>(padded * depth * entry));
   std::fill(biases, biases + padded, 0.f);
-  if (scales) std::fill(scales, scales + padded * scales_per_column, 0.f);
-  for (int n = 0; n < out_features; ++n) {
-    const int first = n / width * width, column = n % width;
-    const int64_t columns = std::min<int64_t>(width, padded - first);
-    char* panel = panels + first * depth * entry;
-    const float* weights = row(n);
+  std::vector<float> scratch(static_cast<size_t>(threads_) * static_cast<size_t>(in_features));
+  const auto pack_column = [&](int n, int64_t first, int64_t columns, char* panel, float* row_scratch) {
+    const int64_t column = n - first;
+    const float* weights = row(n, row_scratch);
     biases[n] = bias(n);
     const auto put = [&](int k, auto value) {
       const int64_t at = (k / together * columns + column) * together + k % together;
@@ -93,7 +91,19 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
         }
         break;
     }
-  }
+  };
+  run_team(threads_, [&](const Team& team) {
+    const Range mine = share(packed.num_panels, team);
+    float* row_scratch = scratch.data() + static_cast<int64_t>(team.member) * in_features;
+    for (int64_t index = mine.begin; index < mine.end; ++index) {
+      const int64_t first = index * width, columns = std::min<int64_t>(width, padded - first);
+      char* panel = reinterpret_cast<char*>(memory) + first * depth * entry;
+      std::memset(panel, 0, static_cast<size_t>(columns * depth * entry));
+      if (scales) std::fill_n(scales + first * scales_per_column, columns * scales_per_column, 0.f);
+      const int64_t last = std::min<int64_t>(first + width, out_features);
+      for (int64_t n = first; n < last; ++n) pack_column(static_cast<int>(n), first, columns, panel, row_scratch);
+    }
+  });
   return packed;
 }
 
@@ -102,7 +112,6 @@ PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision prec
   const int columns = parts.front().columns;
   int rows = 0;
   for (const LinearView& part : parts) rows += part.rows;
-  std::vector<float> smoothed(smoothing ? static_cast<size_t>(columns) : 0);
   const auto part_of = [&](int& n) {
     size_t index = 0;
     while (n >= parts[index].rows) n -= parts[index++].rows;
@@ -110,12 +119,12 @@ PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision prec
   };
   PackedLinear packed = pack(
       rows, columns, precision, group,
-      [&](int n) {
+      [&](int n, float* scratch) {
         const LinearView part = part_of(n);
         const float* weights = part.weight + static_cast<int64_t>(n) * columns;
         if (!smoothing) return weights;
-        for (int k = 0; k < columns; ++k) smoothed[static_cast<size_t>(k)] = weights[k] * smoothing[k];
-        return const_cast<const float*>(smoothed.data());
+        for (int k = 0; k < columns; ++k) scratch[k] = weights[k] * smoothing[k];
+        return const_cast<const float*>(scratch);
       },
       [&](int n) {
         const LinearView part = part_of(n);
@@ -126,15 +135,14 @@ PackedLinear Packer::linear(const std::vector<LinearView>& parts, Precision prec
 }
 
 PackedLinear Packer::convolution(const ConvolutionView& view, int input, int row_columns) {
-  std::vector<float> weights(static_cast<size_t>(view.kernel_size) * row_columns, 0.f);
   return pack(
       view.channels, view.kernel_size * row_columns, Precision::float32, kSmallestGroup,
-      [&](int n) {
+      [&](int n, float* weights) {
+        std::fill_n(weights, view.kernel_size * row_columns, 0.f);
         const float* from = view.weight + static_cast<int64_t>(n) * input * view.kernel_size;
         for (int column = 0; column < input; ++column)
-          for (int tap = 0; tap < view.kernel_size; ++tap)
-            weights[static_cast<size_t>(tap * row_columns + column)] = *from++;
-        return const_cast<const float*>(weights.data());
+          for (int tap = 0; tap < view.kernel_size; ++tap) weights[tap * row_columns + column] = *from++;
+        return const_cast<const float*>(weights);
       },
       [&](int n) { return view.bias ? view.bias[n] : 0.f; });
 }

@@ -12,7 +12,8 @@ namespace fastsal {
 // Hands out parts of one buffer. With no buffer it only counts, so that one function serves to size and to fill.
 class Packer {
  public:
-  Packer(const Kernels& kernels, float* memory) : kernels_(kernels), memory_(memory) {}
+  Packer(const Kernels& kernels, float* memory, int threads = 1)
+      : kernels_(kernels), memory_(memory), threads_(threads) {}
 
   // The matrices stacked along their rows (output features). For int8 `group` is a divisor of kSumChunk; `smoothing`
   // (may be null) multiplies the input columns.
@@ -29,12 +30,14 @@ class Packer {
   float* take(int64_t floats);
   // 1 / smoothing, padded with zeros to whole vectors; null for null.
   const float* inverse(const float* smoothing, int columns);
-  // `row(n)` gives the in_features weights of output n, valid until its next call, `bias(n)` its bias.
+  // `row(n, scratch)` gives the in_features weights of output n, maybe in `scratch`, which has room for them; `bias(n)`
+  // its bias. Threads share the panels.
   template <typename Row, typename Bias>
   PackedLinear pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias);
 
   const Kernels& kernels_;
   float* memory_;
+  const int threads_;
   int64_t used_ = 0;
 };
 

@@ -79,7 +79,7 @@ int check(const Kernels& kernels, Precision precision) {
                             smoothing, smoothing});
   const EncoderSpec spec{kRows,  kRows,     2,     kEmbedding, kHidden, kHeads, kHeadSize, kInner, Activation::gelu,
                          1e-12f, precision, {0, 0}};
-  const Encoder encoder(kernels, spec, weights);
+  const Encoder encoder(kernels, spec, weights, 2);
 
   const ConvolutionView convolution{arrays.make(20 * kHidden * 3, 0.1f), arrays.make(20, 0.1f), 20, 3, 1};
   const std::vector<Pooling> poolings = [&] {

@@ -119,7 +119,7 @@ def test_a_pooling_of_another_encoder(encoder, monkeypatch):
         monkeypatch.setenv("FASTSAL_CPU_ISA", INSTRUCTION_SETS[-1])
         others.append(CpuEncoder(*random_encoder()))
     for other in others:
-        pooling = other._pooling(PoolingSpec())
+        pooling = other.pooling(PoolingSpec())
         output = torch.empty(2, pooling.output_size)
         with pytest.raises(ValueError, match="pooling must be made by this encoder"):
             encoder.native._native.sentence_embeddings(

@@ -38,7 +38,8 @@ class Int8Twin(OracleEncoder):
     def __init__(self, spec, weights, isa) -> None:
         super().__init__(spec, weights)
         self._bfloat16_attention = isa == "avx512_bf16"
-        smoothing = int8_smoothing(spec, weights)
+        vectors = int8_smoothing(spec, weights.map(Tensor.numpy))
+        smoothing = [tuple(map(torch.from_numpy, pair)) for pair in vectors]
         self._smoothing = {id(layer): vectors for layer, vectors in zip(weights.layers, smoothing, strict=True)}
 
     def _layer(self, x: Tensor, layer: LayerWeights) -> Tensor:
