@@ -275,7 +275,7 @@ class SentenceEncoder(SentenceTransformer):
         with torch.no_grad(), _Progress(len(texts), batch_size, show_progress_bar) as report:
             if isinstance(encoder, CpuEncoder):
                 compute = output.computation(encoder.native, encoder.pooling(output.pooling), torch.get_num_threads())
-                embeddings = embed(texts, tokenize, compute, max_tokens, report)
+                embeddings = embed(texts, tokenize=tokenize, compute=compute, max_tokens=max_tokens, report=report)
                 return cast(torch.from_numpy(embeddings), plan.parameter_dtype)
             run = device_computation(encoder, output, pipeline.tail, plan.parameter_dtype, to_cpu)
             return embed_on_device(texts, tokenize, run, max_tokens, report)
