@@ -79,13 +79,13 @@ class Compiled:
 def record(launch: Callable[[], None]) -> list[Launch]:
     """The kernel launches that `launch` would make; its tensors are on the meta device."""
     launches: list[Launch] = []
-    with _recorded(launches):
+    with recorded(launches):
         launch()
     return launches
 
 
 @contextmanager
-def _recorded(launches: list[Launch]):
+def recorded(launches: list[Launch]):
     def run(self: JITFunction, *args: object, grid: tuple[int, ...], warmup: bool, **kwargs: object) -> None:
         options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
         values = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}

@@ -80,14 +80,14 @@ class Tuning:
 @functools.cache
 def load(name: str) -> Tuning:
     """The file ``configs/{name}.json``."""
-    content = json.loads((CONFIG_DIR / f"{name}.json").read_text(encoding="utf-8"))
-    return Tuning(
-        name=name,
-        measured=content["measured"],
-        kernels=content["kernels"],
-        choices=content["choices"],
-        tiles=content["tiles"],
-    )
+    return read(CONFIG_DIR / f"{name}.json")
+
+
+def read(path: Path) -> Tuning:
+    """A file like those of configs/."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    parts = {part: content[part] for part in ("measured", "kernels", "choices", "tiles")}
+    return Tuning(name=path.stem, **parts)
 
 
 @functools.cache
