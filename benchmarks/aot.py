@@ -21,15 +21,13 @@ from triton.runtime.jit import JITFunction
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 
-#: Per multiprocessor or compute unit, from the vendors' programming guides: registers of 4 bytes, shared memory in
-#: bytes in all and for one program, threads.
+#: Per multiprocessor, from the vendor's programming guide: registers of 4 bytes, shared memory in bytes in all and for
+#: one program, threads.
 LIMITS = {
     "sm_80": {"registers": 65536, "shared": 164 << 10, "program_shared": 163 << 10, "threads": 2048},
     "sm_90": {"registers": 65536, "shared": 228 << 10, "program_shared": 227 << 10, "threads": 2048},
-    "gfx942": {"registers": 131072, "shared": 64 << 10, "program_shared": 64 << 10, "threads": 2048},
 }
 
 _TYPES = {
@@ -81,13 +79,13 @@ class Compiled:
 def record(launch: Callable[[], None]) -> list[Launch]:
     """The kernel launches that `launch` would make; its tensors are on the meta device."""
     launches: list[Launch] = []
-    with _recorded(launches):
+    with recorded(launches):
         launch()
     return launches
 
 
 @contextmanager
-def _recorded(launches: list[Launch]):
+def recorded(launches: list[Launch]):
     def run(self: JITFunction, *args: object, grid: tuple[int, ...], warmup: bool, **kwargs: object) -> None:
         options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
         values = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
@@ -119,14 +117,8 @@ def compile_launch(launch: Launch, target_name: str) -> Compiled:
     source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
     binary = triton.compile(source, target=TARGETS[target_name], options=dict(launch.options))
     num_warps, shared = binary.metadata.num_warps, binary.metadata.shared
-    if target_name.startswith("sm_"):
-        registers, spilled = _nvidia_resources(binary.asm["cubin"])
-        found = re.findall(r"\b(wgmma\.mma_async|mma\.sync)\b", binary.asm["ptx"])
-    else:
-        assembly = binary.asm["amdgcn"]
-        registers = int(re.search(r"\.vgpr_count:\s+(\d+)", assembly)[1])
-        spilled = int(re.search(r"\.private_segment_fixed_size:\s+(\d+)", assembly)[1])
-        found = re.findall(r"\b(v_mfma)_", assembly)
+    registers, spilled = _nvidia_resources(binary.asm["cubin"])
+    found = re.findall(r"\b(wgmma\.mma_async|mma\.sync)\b", binary.asm["ptx"])
     instructions = {name: found.count(name) for name in sorted(set(found))}
     return Compiled(registers, spilled, shared, _programs(target_name, registers, shared, num_warps), instructions)
 

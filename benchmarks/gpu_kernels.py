@@ -1,21 +1,26 @@
-"""The Triton kernels beside torch on the same inputs, each checked against float64; and the ways to compute a stage."""
+"""The Triton kernels beside torch on the same inputs, each checked against float64 and, in the sweep, timed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_timing import Clock, ratio
+from gpu_configuration import chosen_tuning
+from gpu_rows import Row
+from gpu_timing import Clock
 from tolerance import assert_as_exact_as_reference
 from torch import Tensor
 from torch.nn import functional
 
 from fastsal.engine.packing import token_blocks
 from fastsal.engine.pooling import Convolution
-from fastsal.kernels.triton.attention import attention_into, qkv_attention_into
+from fastsal.kernels.triton.attention import attention_into, plan_attention, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, conv_pool_into, pack_convolutions
+from fastsal.kernels.triton.embeddings import embed_into
 from fastsal.kernels.triton.layer_norm import residual_norm_into
 from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into, project_norm_into
 from fastsal.kernels.triton.pooling import pool_into
@@ -26,6 +31,8 @@ SENTENCE_TOKENS = 15
 
 EPS = 1e-12
 
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -35,66 +42,65 @@ class Sizes:
     heads: int = 12
     wide: int = 3072
     channels: int = 256
-    sentences: int = 2184
-    long_sentences: int = 64
+    sentences: int = 100
+    long_sentences: int = 4
     long_tokens: int = 512
 
 
-REHEARSAL = Sizes(hidden=32, heads=2, wide=48, channels=16, sentences=6, long_sentences=2, long_tokens=40)
-
-
 class Bench:
-    """Random weights and inputs of one dtype."""
+    """Random weights and inputs of one dtype; memory for results is full of NaN, so that what is not written shows."""
 
     def __init__(self, sizes: Sizes, dtype: torch.dtype, clock: Clock, tuning: Tuning) -> None:
-        self.sizes, self.dtype, self.clock, self.tuning = sizes, dtype, clock, tuning
-        self._generator = torch.Generator(clock.device).manual_seed(0)
+        self.sizes, self.dtype, self.tuning = sizes, dtype, tuning
+        self.device = clock.kernel_device
 
     def random(self, *shape: int, std: float = 1.0) -> Tensor:
-        return (torch.randn(*shape, device=self.clock.device, generator=self._generator) * std).to(self.dtype)
+        return (torch.randn(*shape, device=self.device) * std).to(self.dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.empty(*shape, device=self.clock.device, dtype=dtype or self.dtype)
+        return torch.full(shape, float("nan"), device=self.device, dtype=dtype or self.dtype)
 
     def blocks(self, count: int, length: int, block_tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """segments, tiles, blocks, cu_seqlens of `count` sentences of `length` tokens."""
         cu_seqlens = torch.arange(0, count * length + 1, length)
         blocks = token_blocks(cu_seqlens.numpy(), block_tokens)
         parts = (torch.from_numpy(array) for array in (blocks.segments, blocks.tiles(), blocks.blocks))
-        segments, tiles, rows = (part.to(self.clock.device) for part in parts)
-        return segments, tiles, rows, cu_seqlens.int().to(self.clock.device)
-
-    def compare(
-        self,
-        name: str,
-        ours: dict[str, Callable[[], Tensor]],
-        rivals: dict[str, Callable[[], Tensor]],
-        truth: Callable[[], Tensor],
-    ) -> dict[str, Any]:
-        """Check each of `ours` against the truth with the first rival's error as the measure, then time all.
-
-        Raises:
-            AssertionError: a result is further off than section 3 of the design allows.
-        """
-        exact = truth()
-        reference = next(iter(rivals.values()))().to(self.dtype)
-        for call in ours.values():
-            assert_as_exact_as_reference(call().to(self.dtype), reference, exact)
-        del exact, reference
-        times = {label: self.clock.kernel(call) for label, call in {**ours, **rivals}.items()}
-        best = [
-            min((times[label] for label in group if times[label] is not None), default=None) for group in (ours, rivals)
-        ]
-        return {"kernel": name, "seconds": times, "times_faster": ratio(best[1], best[0])}
+        segments, tiles, rows = (part.to(self.device) for part in parts)
+        return segments, tiles, rows, cu_seqlens.int().to(self.device)
 
 
-def comparisons(sizes: Sizes, dtype: torch.dtype, clock: Clock, tuning: Tuning) -> list[dict[str, Any]]:
-    """One row per kernel."""
-    bench = Bench(sizes, dtype, clock, tuning)
-    return [
-        row(bench)
-        for row in (_short_attention, _long_attention, _linear_activation, _project_norm, _conv_pool, _mean_pool)
-    ]
+@dataclass(frozen=True)
+class Comparison:
+    """The same result by our kernels, in one or more ways, by torch in the same dtype, and by torch in float64."""
+
+    ours: dict[str, Callable[[], Tensor]]
+    reference: Callable[[], Tensor]
+    truth: Callable[[], Tensor]
+
+    def check(self, dtype: torch.dtype) -> None:
+        """Raise an AssertionError if one of ours is further off than the reference's error allows."""
+        exact, reference = self.truth(), self.reference().to(dtype)
+        for call in self.ours.values():
+            out = call()
+            if out.device.type != "meta":
+                assert_as_exact_as_reference(out.to(dtype), reference, exact)
+            out.fill_(float("nan"))  # the next way may write to the same memory
+
+
+def smoke_rows(configuration: Path | None) -> Iterator[Row]:
+    """A launch of each kernel per dtype, checked."""
+    torch.manual_seed(0)
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        for case in COMPARISONS:
+            yield Row("smoke", f"smoke {case.__name__.strip('_')} {name}", partial(_smoke, case, dtype, configuration))
+
+
+def _smoke(
+    case: Callable[[Bench], Comparison], dtype: torch.dtype, configuration: Path | None, clock: Clock
+) -> dict[str, Any]:
+    case(Bench(Sizes(), dtype, clock, chosen_tuning(configuration, clock))).check(dtype)
+    return {"checked": True}
 
 
 def _sdpa(qkv: Tensor, count: int, heads: int) -> Tensor:
@@ -102,80 +108,75 @@ def _sdpa(qkv: Tensor, count: int, heads: int) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(qkv), -1)
 
 
-def _short_attention(bench: Bench) -> dict[str, Any]:
+def _short_attention(bench: Bench) -> Comparison:
     s, tuning = bench.sizes, bench.tuning
     x, weight = bench.random(s.sentences * SENTENCE_TOKENS, s.hidden), bench.random(3 * s.hidden, s.hidden, std=0.03)
     bias, out = bench.random(3 * s.hidden), bench.empty(len(x), s.hidden)
-    segments, tiles, *_ = bench.blocks(s.sentences, SENTENCE_TOKENS, tuning.block_tokens)
 
     def fused() -> Tensor:
-        qkv_attention_into(x, weight, bias, segments, tiles, s.heads, tuning.block_tokens, out, tuning)
+        size = tuning.tile_tokens("fused", bench.dtype, len(x), s.hidden // s.heads)
+        segments, tiles, *_ = bench.blocks(s.sentences, SENTENCE_TOKENS, size)
+        qkv_attention_into(x, weight, bias, segments, tiles, s.heads, size, out, tuning)
         return out
 
     def split() -> Tensor:
         qkv = torch.addmm(bias, x, weight.t())
-        attention_into(qkv, segments, tiles, s.heads, tuning.block_tokens, out, tuning)
+        segments, tiles, *_ = bench.blocks(s.sentences, SENTENCE_TOKENS, 16)
+        attention_into(qkv, segments, tiles, s.heads, 16, out, tuning)
         return out
 
-    return bench.compare(
-        "QKV + attention, 15 tokens",
+    return Comparison(
         {"fused": fused, "cuBLAS + tiled": split},
-        {"linear + SDPA, no padding": lambda: _sdpa(functional.linear(x, weight, bias), s.sentences, s.heads)},
+        lambda: _sdpa(functional.linear(x, weight, bias), s.sentences, s.heads),
         lambda: _sdpa(functional.linear(x.double(), weight.double(), bias.double()), s.sentences, s.heads),
     )
 
 
-def _long_attention(bench: Bench) -> dict[str, Any]:
+def _long_attention(bench: Bench) -> Comparison:
     s, tuning = bench.sizes, bench.tuning
     qkv = bench.random(s.long_sentences * s.long_tokens, 3 * s.hidden)
     out = bench.empty(len(qkv), s.hidden)
-    segments, tiles, _, cu_seqlens = bench.blocks(s.long_sentences, s.long_tokens, tuning.block_tokens)
+    size = plan_attention(len(qkv), s.long_tokens, s.hidden // s.heads, bench.dtype, tuning).tile_tokens
+    segments, tiles, *_ = bench.blocks(s.long_sentences, s.long_tokens, size)
 
     def tiled() -> Tensor:
-        attention_into(qkv, segments, tiles, s.heads, tuning.block_tokens, out, tuning)
+        attention_into(qkv, segments, tiles, s.heads, size, out, tuning)
         return out
 
-    rivals = {"SDPA, no padding": lambda: _sdpa(qkv, s.long_sentences, s.heads)}
-    if not bench.clock.rehearses:
-        try:
-            from torch.nn.attention.varlen import varlen_attn
-        except ImportError:
-            pass
-        else:
-            q, k, v = (part.view(len(qkv), s.heads, -1) for part in qkv.chunk(3, dim=1))
-            longest = s.long_tokens
-            rivals["varlen_attn"] = lambda: varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest).flatten(1)
-    return bench.compare(
-        f"attention, {s.long_tokens} tokens",
+    return Comparison(
         {"tiled": tiled},
-        rivals,
+        lambda: _sdpa(qkv, s.long_sentences, s.heads),
         lambda: _sdpa(qkv.double(), s.long_sentences, s.heads),
     )
 
 
-def _linear_activation(bench: Bench) -> dict[str, Any]:
+def _gelu(bench: Bench, approximate: str = "none") -> Comparison:
     s, tuning = bench.sizes, bench.tuning
+    activation = {"none": "gelu", "tanh": "gelu_tanh"}[approximate]
     x, weight = bench.random(s.sentences * SENTENCE_TOKENS, s.hidden), bench.random(s.wide, s.hidden, std=0.03)
     bias, out = bench.random(s.wide), bench.empty(len(x), s.wide)
 
     def fused() -> Tensor:
-        linear_into(x, weight, bias, None, "gelu_tanh", out, tuning)
+        linear_into(x, weight, bias, None, activation, out, tuning)
         return out
 
     def epilogue() -> Tensor:
         torch.mm(x, weight.t(), out=out)
-        bias_activation_in_place(out, bias, "gelu_tanh", tuning)
+        bias_activation_in_place(out, bias, activation, tuning)
         return out
 
-    return bench.compare(
-        "linear + GELU",
+    return Comparison(
         {"fused": fused, "cuBLAS + epilogue": epilogue},
-        {"linear, gelu": lambda: functional.gelu(functional.linear(x, weight, bias), approximate="tanh")},
-        lambda: functional.gelu(functional.linear(x.double(), weight.double(), bias.double()), approximate="tanh"),
+        lambda: functional.gelu(functional.linear(x, weight, bias), approximate=approximate),
+        lambda: functional.gelu(functional.linear(x.double(), weight.double(), bias.double()), approximate=approximate),
     )
 
 
-def _project_norm(bench: Bench) -> dict[str, Any]:
+def _gelu_tanh(bench: Bench) -> Comparison:
+    return _gelu(bench, "tanh")
+
+
+def _project_norm(bench: Bench) -> Comparison:
     s, tuning = bench.sizes, bench.tuning
     x, weight = bench.random(s.sentences * SENTENCE_TOKENS, s.wide), bench.random(s.hidden, s.wide, std=0.02)
     bias, scale, shift = (bench.random(s.hidden) for _ in range(3))
@@ -200,22 +201,21 @@ def _project_norm(bench: Bench) -> dict[str, Any]:
         return functional.layer_norm(total, total.shape[-1:], scale, shift, EPS)
 
     inputs = (x, weight, bias, residual, scale, shift)
-    return bench.compare(
-        "linear + residual + LayerNorm",
+    return Comparison(
         {"one kernel": fused, "two kernels": two, "cuBLAS + epilogue": epilogue},
-        {"linear, add, layer_norm": lambda: plain(*inputs)},
+        lambda: plain(*inputs),
         lambda: plain(*(tensor.double() for tensor in inputs)),
     )
 
 
-def _conv_pool(bench: Bench) -> dict[str, Any]:
+def _conv_pool(bench: Bench) -> Comparison:
     s, tuning = bench.sizes, bench.tuning
     x = bench.random(s.sentences * SENTENCE_TOKENS, s.hidden)
     convolutions = [
         Convolution(bench.random(s.channels, s.hidden, k, std=(s.hidden * k) ** -0.5), bench.random(s.channels))
         for k in (1, 3, 5)
     ]
-    packed = pack_convolutions(convolutions, bench.dtype, bench.clock.device)
+    packed = pack_convolutions(convolutions, bench.dtype, bench.device)
     segments, _, blocks, cu_seqlens = bench.blocks(s.sentences, SENTENCE_TOKENS, BLOCK_TOKENS)
     out = bench.empty(s.sentences, packed.num_channels, dtype=torch.float32)
 
@@ -232,15 +232,10 @@ def _conv_pool(bench: Bench) -> dict[str, Any]:
         ]
         return torch.cat(outputs, dim=1).amax(dim=2)
 
-    return bench.compare(
-        "CNN (1, 3, 5) + max",
-        {"conv_pool": fused},
-        {"Conv1d, cat, max, no padding": lambda: plain(bench.dtype)},
-        lambda: plain(torch.float64),
-    )
+    return Comparison({"conv_pool": fused}, lambda: plain(bench.dtype), lambda: plain(torch.float64))
 
 
-def _mean_pool(bench: Bench) -> dict[str, Any]:
+def _mean_pool(bench: Bench) -> Comparison:
     s = bench.sizes
     x = bench.random(s.sentences * SENTENCE_TOKENS, s.hidden)
     *_, cu_seqlens = bench.blocks(s.sentences, SENTENCE_TOKENS, BLOCK_TOKENS)
@@ -253,88 +248,34 @@ def _mean_pool(bench: Bench) -> dict[str, Any]:
     def plain(x: Tensor) -> Tensor:
         return functional.normalize(x.view(s.sentences, SENTENCE_TOKENS, s.hidden).mean(dim=1), dim=1)
 
-    return bench.compare(
-        "mean + normalise", {"pool": ours}, {"mean, normalize": lambda: plain(x)}, lambda: plain(x.double())
-    )
+    return Comparison({"pool": ours}, lambda: plain(x), lambda: plain(x.double()))
 
 
-def stage_times(sizes: Sizes, dtype: torch.dtype, clock: Clock, tuning: Tuning, rows: int) -> dict[str, dict[str, Any]]:
-    """For each stage of a layer the seconds of each way to compute it for `rows` tokens."""
-    bench = Bench(sizes, dtype, clock, tuning)
-    hidden, wide, heads, tile = sizes.hidden, sizes.wide, sizes.heads, tuning.block_tokens
-    length = min(SENTENCE_TOKENS, rows)
-    count = rows // length
-    rows = count * length
-    x, residual, out = bench.random(rows, hidden), bench.random(rows, hidden), bench.empty(rows, hidden)
-    middle, qkv = bench.random(rows, wide), bench.empty(rows, 3 * hidden)
-    scale, shift, bias = (bench.random(hidden) for _ in range(3))
-    square, up, down = (bench.random(*shape, std=0.03) for shape in ((hidden, hidden), (wide, hidden), (hidden, wide)))
-    up_bias, qkv_bias, qkv_weight = bench.random(wide), bench.random(3 * hidden), bench.random(3 * hidden, hidden)
-    segments, tiles, *_ = bench.blocks(count, length, tile)
+def _embed(bench: Bench, width: int = 128) -> Comparison:
+    s = bench.sizes
+    count = s.sentences * SENTENCE_TOKENS
+    tables = [bench.random(rows, width) for rows in (500, 512, 2)]
+    scale, shift = bench.random(width), bench.random(width)
+    weight, bias = bench.random(s.hidden, width, std=0.1), bench.random(s.hidden)
+    numbers = [torch.randint(len(table), (count,), device=bench.device, dtype=torch.int32) for table in tables]
+    out = bench.empty(count, s.hidden)
 
-    def project(way: str, x: Tensor, weight: Tensor) -> Callable[[], None]:
-        def call() -> None:
-            if way == "fused":
-                project_norm_into(x, weight, bias, residual, scale, shift, EPS, out, tuning)
-            elif way == "triton":
-                linear_into(x, weight, bias, residual, "linear", out, tuning)
-                residual_norm_into(out, None, None, scale, shift, EPS, out, tuning)
-            else:
-                torch.mm(x, weight.t(), out=out)
-                residual_norm_into(out, bias, residual, scale, shift, EPS, out, tuning)
+    def ours() -> Tensor:
+        ids, positions, types = numbers
+        embed_into(
+            ids, positions, types, None, *tables, scale, shift, weight, bias, EPS, out, bench.tuning
+        )  # fmt: skip
+        return out
 
-        return call
+    def plain(dtype: torch.dtype) -> Tensor:
+        x = sum(table.to(dtype)[rows.long()] for table, rows in zip(tables, numbers, strict=True))
+        x = functional.layer_norm(x, (width,), scale.to(dtype), shift.to(dtype), EPS)
+        return functional.linear(x, weight.to(dtype), bias.to(dtype))
 
-    def up_cublas() -> None:
-        torch.mm(x, up.t(), out=middle)
-        bias_activation_in_place(middle, up_bias, "gelu_tanh", tuning)
-
-    def split() -> None:
-        torch.addmm(qkv_bias, x, qkv_weight.t(), out=qkv)
-        attention_into(qkv, segments, tiles, heads, tile, out, tuning)
-
-    ways: dict[str, dict[str, Callable[[], None]]] = {
-        "attention": {
-            "fused": lambda: qkv_attention_into(
-                x, qkv_weight, qkv_bias, segments, tiles, heads, tile, out, tuning
-            ),
-            "split": split,
-        },
-        "qkv": {
-            "triton": lambda: linear_into(x, qkv_weight, qkv_bias, None, "linear", qkv, tuning),
-            "cublas": lambda: torch.addmm(qkv_bias, x, qkv_weight.t(), out=qkv),
-        },
-        "attention_output": {way: project(way, x, square) for way in ("triton", "cublas", "fused")},
-        "up": {
-            "triton": lambda: linear_into(x, up, up_bias, None, "gelu_tanh", middle, tuning),
-            "cublas": up_cublas,
-        },
-        "down": {way: project(way, middle, down) for way in ("triton", "cublas", "fused")},
-    }  # fmt: skip
-    return {stage: {way: clock.kernel(call) for way, call in calls.items()} for stage, calls in ways.items()}
+    return Comparison({"embed": ours}, lambda: plain(bench.dtype), lambda: plain(torch.float64))
 
 
-def measured_choices(
-    measurements: dict[int, dict[str, dict[str, Any]]], shipped: dict[str, list[dict[str, Any]]]
-) -> dict[str, list[dict[str, Any]]]:
-    """Rules for a configuration file: the fastest way up to each number of rows, like neighbours joined.
-
-    float32 and heads wider than the measured keep the shipped rules.
-    """
-    choices = {}
-    for stage, old in shipped.items():
-        rules: list[dict[str, Any]] = []
-        for rows in sorted(measurements):
-            times = measurements[rows][stage]
-            best = min(times, key=times.__getitem__)
-            if rules and rules[-1]["use"] == best:
-                rules[-1]["max_rows"] = rows
-            else:
-                rules.append({"dtype": "half", "max_rows": rows, "use": best})
-        del rules[-1]["max_rows"]
-        if stage == "attention":
-            rules = [{**rule, "max_width": 64} for rule in rules] + [{"dtype": "half", "use": "split"}]
-        fallback = next(rule["use"] for rule in reversed(old) if rule.get("dtype") in (None, "float32"))
-        single = next((rule["use"] for rule in old if rule.get("dtype") == "float32"), fallback)
-        choices[stage] = [*rules, {"use": single}]
-    return choices
+#: One per kernel family, together all kernels.
+COMPARISONS = (
+    _embed, _short_attention, _long_attention, _gelu, _gelu_tanh, _project_norm, _conv_pool, _mean_pool
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Clocks for the GPU benchmarks, and the rehearsal of them, which has none."""
+"""Clocks for the GPU benchmarks, and the rehearsal's, which calls once and measures nothing."""
 
 from __future__ import annotations
 
@@ -10,52 +10,66 @@ from typing import Any
 
 import torch
 
+#: What a rehearsal gives for every time.
+REHEARSED_SECONDS = 1e-6
+
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds that calls take; None in a rehearsal, which calls once."""
+    """Seconds that calls take."""
 
-    device: torch.device
+    rehearses: bool
 
     @property
-    def rehearses(self) -> bool:
-        return self.device.type != "cuda"
+    def device(self) -> torch.device:
+        """Of models."""
+        return torch.device("cpu" if self.rehearses else "cuda")
 
-    def kernel(self, call: Callable[[], Any]) -> float | None:
-        """Median time on the GPU, with a cold L2, of a call that only launches."""
+    @property
+    def kernel_device(self) -> torch.device:
+        """Of what kernels get, at their real sizes: a rehearsal's launches compute nothing."""
+        return torch.device("meta" if self.rehearses else "cuda")
+
+    def kernel(self, call: Callable[[], Any], warm: bool = False) -> float:
+        """Median time on the GPU of a call that only launches; `warm`: with what fits in L2 in it, and no gaps."""
         if self.rehearses:
             call()
-            return None
-        from triton.testing import do_bench
+            return REHEARSED_SECONDS
+        from triton.testing import do_bench, do_bench_cudagraph
 
-        return do_bench(call, warmup=10, rep=40, return_mode="median") / 1e3
+        if warm:
+            return do_bench_cudagraph(call, rep=10, return_mode="median") / 1e3
+        return do_bench(call, warmup=5, rep=20, return_mode="median") / 1e3
 
-    def wall(self, call: Callable[[], Any], budget: float = 1.5) -> float | None:
-        """Median time from a call to its result on the GPU, work on the host included."""
+    def wall(self, call: Callable[[], Any], budget: float = 0.5) -> dict[str, float]:
+        """Median seconds from a call to its result on the GPU, and of the host's part: until the call returns."""
         if self.rehearses:
             call()
-            return None
+            return {"seconds": REHEARSED_SECONDS, "host_seconds": REHEARSED_SECONDS}
         for _ in range(2):  # the first call compiles, the second captures a graph
             call()
-        torch.cuda.synchronize(self.device)
-        times: list[float] = []
+        torch.cuda.synchronize()
+        totals: list[float] = []
+        hosts: list[float] = []
         end = time.perf_counter() + budget
-        while len(times) < 2 or (time.perf_counter() < end and len(times) < 200):
+        while len(totals) < 2 or (time.perf_counter() < end and len(totals) < 200):
             start = time.perf_counter()
             call()
-            torch.cuda.synchronize(self.device)
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
+            hosts.append(time.perf_counter() - start)
+            torch.cuda.synchronize()
+            totals.append(time.perf_counter() - start)
+        return {"seconds": statistics.median(totals), "host_seconds": statistics.median(hosts)}
 
 
-def matrix_peak(clock: Clock, dtype: torch.dtype) -> float | None:
+def matrix_peak(clock: Clock, dtype: torch.dtype) -> float:
     """Operations/s of a large cuBLAS product of random numbers."""
-    size = 64 if clock.rehearses else 8192
-    a, b = (torch.randn(size, size, device=clock.device).to(dtype) for _ in range(2))
-    seconds = clock.kernel(lambda: torch.mm(a, b))
-    return None if seconds is None else 2 * size**3 / seconds
+    size = 8192
+    a, b = (torch.randn(size, size, device=clock.kernel_device).to(dtype) for _ in range(2))
+    return 2 * size**3 / clock.kernel(lambda: torch.mm(a, b))
 
 
-def ratio(rival: float | None, ours: float | None) -> float | None:
-    """How many times faster ours is."""
-    return None if rival is None or ours is None else rival / ours
+def copy_bandwidth(clock: Clock) -> float:
+    """Bytes/s, read and written, of a copy of 1 GiB."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device=clock.kernel_device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / clock.kernel(lambda: target.copy_(source))

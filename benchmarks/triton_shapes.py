@@ -64,12 +64,32 @@ class Case:
         return self.operations > 0
 
 
+def attention_cases(
+    head_size: int, num_heads: int, num_tokens: int, dtype: torch.dtype, tuning: Tuning
+) -> Iterator[Case]:
+    """The tiled attention with each tile that sentences of some length get, which are so long or STS_TOKENS."""
+    model_size = head_size * num_heads
+    qkv = torch.empty(num_tokens, 3 * model_size, dtype=dtype, device="meta")
+    out = torch.empty(num_tokens, model_size, dtype=dtype, device="meta")
+    segments = torch.empty(num_tokens, dtype=torch.int32, device="meta")
+    tile_tokens = 16
+    while tile_tokens <= tuning.tile_tokens("split", dtype, num_tokens, head_size):
+        tiles = torch.empty(-(-num_tokens // tile_tokens), 4, dtype=torch.int32, device="meta")
+        yield Case(
+            f"attention_{tile_tokens}",
+            lambda size=tile_tokens, tiles=tiles: attention_into(qkv, segments, tiles, num_heads, size, out, tuning),
+            bytes=4 * num_tokens * model_size * dtype.itemsize,
+            operations=4 * num_tokens * min(STS_TOKENS, num_tokens) * model_size,
+        )
+        tile_tokens *= 2
+
+
 def cases(model: Model, num_tokens: int, dtype: torch.dtype, tuning: Tuning) -> Iterator[Case]:
-    """All kernels for `num_tokens` tokens in sentences of STS_TOKENS tokens; the tiled attention's have 512."""
+    """All kernels for `num_tokens` tokens in sentences of STS_TOKENS tokens."""
     hidden, wide, heads, width = model.hidden_size, model.intermediate_size, model.num_heads, model.embedding_size
     size, tokens = dtype.itemsize, num_tokens
     sentences = max(tokens // STS_TOKENS, 1)
-    tile = tuning.block_tokens
+    tile = tuning.tile_tokens("fused", dtype, tokens, hidden // heads)
 
     def floats(*shape: int) -> Tensor:
         return torch.empty(*shape, dtype=dtype, device="meta")
@@ -105,12 +125,7 @@ def cases(model: Model, num_tokens: int, dtype: torch.dtype, tuning: Tuning) -> 
         bytes=(2 * tokens * hidden + 3 * hidden * hidden) * size,
         operations=2 * tokens * 3 * hidden * hidden + 4 * tokens * min(STS_TOKENS, tokens) * hidden,
     )
-    yield Case(
-        "attention",
-        lambda: attention_into(qkv, numbers, tiles, heads, tile, out, tuning),
-        bytes=4 * tokens * hidden * size,
-        operations=4 * tokens * min(512, tokens) * hidden,
-    )
+    yield from attention_cases(hidden // heads, heads, tokens, dtype, tuning)
     for name, weight, rows, epilogue, result in (
         ("linear_qkv", floats(3 * hidden, hidden), x, (floats(3 * hidden), None, "linear"), qkv),
         ("linear_residual", floats(hidden, hidden), x, (vector, residual, "linear"), out),

@@ -2,11 +2,11 @@
 
 ``python benchmarks/triton_static.py [--json FILE] [--arch sm_90] [--model albert-base] [--dtype bfloat16]``
 
-Compiles each launch that the backend would make for few, some and many tokens, and exits with 1 if a kernel spills,
-exceeds its architecture's shared memory, or multiplies without a matrix instruction. (At sizes that are no multiple of
-16, which no model here has, spills are shown but do not count.) The time floor is that of an
-H200's data sheet: the longer of moving each byte once and of computing at the matrix units' peak. It is a bound, no
-measurement.
+Compiles each launch that the backend would make for few, some and many tokens, and attention for every size of heads,
+and exits with 1 if a kernel spills, exceeds its architecture's shared memory, or multiplies float16 or bfloat16 without
+a matrix instruction. (At sizes that are no multiple of 16, which no model here has, spills are shown but do not count.)
+The time floor is that of an H200's data sheet: the longer of moving each byte once and of computing at the matrix
+units' peak. It is a bound, no measurement.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import torch
 from aot import LIMITS, TARGETS, compile_launch, record
 from rich.console import Console
 from rich.table import Table
-from triton_shapes import MODELS, STS_TOKENS, Case, Model, cases
+from triton_shapes import MODELS, STS_TOKENS, Case, Model, attention_cases, cases
 
 from fastsal.kernels.triton.tuning import load
 
 #: Configuration file for each architecture.
-TUNINGS = {"sm_80": "default", "sm_90": "h200", "gfx942": "mi300"}
+TUNINGS = {"sm_80": "default", "sm_90": "h200"}
 
 #: NVIDIA H200 SXM data sheet: HBM3e bytes/s, and dense tensor core operations/s in float16 and bfloat16.
 H200_BYTES_PER_SECOND = 4.8e12
@@ -43,7 +43,11 @@ NUM_TOKENS = (16, 1024, 32768)
 ODD_MODEL = Model(hidden_size=312, num_heads=12, intermediate_size=1248, embedding_size=128, activation="gelu")
 TINY_MODEL = Model(hidden_size=26, num_heads=1, intermediate_size=1, embedding_size=13, activation="mish")
 
-ALL_MODELS = {**MODELS, "hidden-312": ODD_MODEL, "one-head-of-26": TINY_MODEL}
+ODD_MODELS = {"hidden-312": ODD_MODEL, "one-head-of-26": TINY_MODEL}
+
+#: In the place of a model: attention alone with heads of these sizes, up to the largest that the backend takes.
+HEADS = "heads"
+HEAD_SIZES = (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 
 #: Rows below which a tile is smaller than a wgmma's 64 rows, and mma.sync is right.
 _SMALLEST_WGMMA_ROWS = 64
@@ -75,13 +79,13 @@ def compile_case(case: Case, model: str, dtype: torch.dtype, tokens: int, arch: 
     (launch,) = record(case.launch)
     compiled = compile_launch(launch, arch)
     problems = []
-    if compiled.spilled and model in MODELS:
+    if compiled.spilled and model not in ODD_MODELS:
         problems.append(f"{compiled.spilled} bytes of stack per thread")
     if compiled.shared > LIMITS[arch]["program_shared"]:
         problems.append(f"{compiled.shared} bytes of shared memory, {arch} has {LIMITS[arch]['program_shared']}")
     block_rows = min((launch.constants[name] for name in ("BLOCK_M", "BLOCK_T") if name in launch.constants), default=0)
     needs_wgmma = arch == "sm_90" and block_rows >= _SMALLEST_WGMMA_ROWS
-    if case.multiplies:
+    if case.multiplies and dtype != torch.float32:  # which has none that is exact enough
         if not compiled.matrix_instructions:
             problems.append("no matrix instruction")
         elif needs_wgmma and "wgmma.mma_async" not in compiled.matrix_instructions:
@@ -108,12 +112,15 @@ def compile_case(case: Case, model: str, dtype: torch.dtype, tokens: int, arch: 
 
 
 def compile_all(arch: str, model: str, dtype_name: str, tokens: int) -> list[Row]:
-    """Compile and judge every launch of a model."""
-    dtype = getattr(torch, dtype_name)
-    return [
-        compile_case(case, model, dtype, tokens, arch)
-        for case in cases(ALL_MODELS[model], tokens, dtype, load(TUNINGS[arch]))
-    ]
+    """Compile and judge every launch of a model, or of HEADS."""
+    dtype, tuning = getattr(torch, dtype_name), load(TUNINGS[arch])
+    if model == HEADS:
+        launches = (
+            (f"{model}-{size}", case) for size in HEAD_SIZES for case in attention_cases(size, 4, tokens, dtype, tuning)
+        )
+    else:
+        launches = ((model, case) for case in cases({**MODELS, **ODD_MODELS}[model], tokens, dtype, tuning))
+    return [compile_case(case, name, dtype, tokens, arch) for name, case in launches]
 
 
 def table(rows: list[Row]) -> Table:
@@ -139,8 +146,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--arch", nargs="+", choices=TARGETS, default=list(TARGETS))
-    parser.add_argument("--model", nargs="+", choices=ALL_MODELS, default=list(ALL_MODELS))
-    parser.add_argument("--dtype", nargs="+", choices=("float16", "bfloat16"), default=["float16", "bfloat16"])
+    models = [*MODELS, *ODD_MODELS, HEADS]
+    parser.add_argument("--model", nargs="+", choices=models, default=models)
+    dtypes = ["float32", "float16", "bfloat16"]
+    parser.add_argument("--dtype", nargs="+", choices=dtypes, default=dtypes)
     parser.add_argument("--tokens", nargs="+", type=int, default=list(NUM_TOKENS))
     chosen = parser.parse_args(arguments)
 

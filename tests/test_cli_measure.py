@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import fastsal
 from fastsal import cli
+from fastsal.backends import BackendError, BackendStatus
 from fastsal.data import sample_sentences
 from fastsal.measure import benchmark, evaluation
 from fastsal.measure.evaluation import NliHead
@@ -190,6 +191,51 @@ def test_bench_measures_all_that_can_run(tmp_path, folder, short, suffix):
     if suffix == ".html":
         assert b"<svg" in content
         assert b"fastsal cpu int8" in content
+
+
+class GpuModel:
+    """Stands in for a model that may be on a GPU; remembers where it is and what it computes in."""
+
+    def __init__(self, model, dtype="float32", backend=None, device="cpu"):
+        if dtype == "int8" and backend == "triton":
+            raise BackendError("not in int8")
+        self.device, self.dtype = device, dtype
+
+    def to(self, dtype):
+        self.dtype = str(dtype).removeprefix("torch.")
+        return self
+
+
+def test_bench_compares_with_the_reference_on_the_engines_device(monkeypatch):
+    available = {name: BackendStatus(name, True, "") for name in ("cpu", "triton")}
+    monkeypatch.setattr(benchmark, "backends", lambda: available)
+    for name in ("SentenceTransformer", "SentenceEncoder"):
+        monkeypatch.setattr(benchmark, name, GpuModel)
+    engines, skipped = benchmark._engines("model")
+    assert skipped == {"fastsal triton int8": "not in int8"}
+    for dtype in ("float32", "bfloat16", "float16"):
+        engine = engines[f"fastsal triton {dtype}"]
+        baseline = engines[engine.baseline]
+        assert (baseline.device, baseline.dtype) == ("cuda", dtype)
+        assert (baseline.encoder.device, baseline.encoder.dtype) == ("cuda", dtype)
+        assert engine.reference is baseline.encoder
+        assert engines[f"fastsal cpu {dtype}"].baseline == "sentence-transformers"
+
+
+def test_bench_table_shows_the_ratio_to_the_baseline():
+    rates = {
+        "sentence-transformers": 10.0,
+        "sentence-transformers cuda float16": 1000.0,
+        "fastsal triton float16": 3000.0,
+    }
+    baselines = ("sentence-transformers", *["sentence-transformers cuda float16"] * 2)
+    engines = tuple(
+        benchmark.EngineResult(name, baseline, {"sts": rate}, 1.0, 0.0, 1.0, None)
+        for (name, rate), baseline in zip(rates.items(), baselines, strict=True)
+    )
+    machine = {"processor": "p", "threads": "2"}
+    table = benchmark.make_bench_table(benchmark.BenchReport("m", "today", machine, engines, {}, {"sts": 15.0}))
+    assert list(table.columns[1].cells) == ["10 (1.0x)", "1000 (1.0x)", "3000 (3.0x)"]
 
 
 def test_bench_prints_no_figures_for_wrong_results(folder, short, monkeypatch):

@@ -10,7 +10,7 @@ Sections have fixed capacities, so that a CUDA graph that reads the buffer serve
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fastsal.engine.packing import PackedBatch, token_blocks
 from fastsal.engine.spec import EncoderSpec
+from fastsal.kernels.triton.attention import AttentionPlan
 
 #: Sections start at multiples of this many int32: 16 bytes, what a vector load wants.
 _ALIGNMENT = 4
@@ -38,13 +39,25 @@ class HostBatch:
     cu_seqlens: np.ndarray
 
     def chunks(self, max_tokens: int) -> Iterator[tuple[int, int]]:
-        """Yield (first sentence, last + 1) of consecutive chunks within `max_tokens`, or of one longer sentence."""
+        """Yield (first sentence, last + 1) of consecutive chunks within `max_tokens`, or of one longer sentence.
+
+        They are about equal: a few tokens left over would be a whole pass.
+        """
         bounds = self.cu_seqlens.tolist()
         first = 0
         while first < len(bounds) - 1:
-            end = max(bisect_right(bounds, bounds[first] + max_tokens) - 1, first + 1)
+            left = bounds[-1] - bounds[first]
+            share = left / max(-(-left // max_tokens), 1)
+            fitting = bisect_right(bounds, bounds[first] + max_tokens) - 1
+            enough = bisect_left(bounds, bounds[first] + share, first + 1)
+            end = max(min(enough, fitting), first + 1)
+            end = bisect_right(bounds, bounds[end]) - 1  # sentences without tokens come along
             yield first, end
             first = end
+
+    def longest(self, first: int, end: int) -> int:
+        """Tokens of the longest of the sentences from `first` to `end`."""
+        return int(np.diff(self.cu_seqlens[first : end + 1]).max(initial=0))
 
 
 def to_host(batch: PackedBatch, spec: EncoderSpec) -> HostBatch:
@@ -94,7 +107,7 @@ class DeviceBatch:
         ids, positions, types, segments: (tokens,).
         cu_seqlens: (sentences + 1,).
         tiles: (tiles, 4) for attention; blocks: (blocks, 4) for convolutions.
-        short: no sentence is longer than a tile.
+        attention: how the tiles are computed.
         vectors: (T, embedding_size) in place of the word embeddings of `ids`, or None.
     """
 
@@ -105,7 +118,7 @@ class DeviceBatch:
     cu_seqlens: Tensor
     tiles: Tensor
     blocks: Tensor
-    short: bool
+    attention: AttentionPlan
     vectors: Tensor | None = None
 
 
@@ -114,7 +127,7 @@ class Chunk:
     """Consecutive sentences of a HostBatch, with their tiles.
 
     Attributes:
-        tokens: (3, T); cu_seqlens: (B + 1,) from 0; segments, tiles, blocks, short: as in DeviceBatch.
+        tokens: (3, T); cu_seqlens: (B + 1,) from 0; segments, tiles, blocks, attention: as in DeviceBatch.
     """
 
     tokens: np.ndarray
@@ -122,7 +135,7 @@ class Chunk:
     segments: np.ndarray
     tiles: np.ndarray
     blocks: np.ndarray
-    short: bool
+    attention: AttentionPlan
 
     @property
     def capacity(self) -> Capacity:
@@ -130,15 +143,15 @@ class Chunk:
         return Capacity(self.tokens.shape[1], len(self.cu_seqlens) - 1, len(self.tiles), len(self.blocks))
 
 
-def make_chunk(host: HostBatch, first: int, end: int, tile_tokens: int, block_tokens: int | None) -> Chunk:
-    """Sentences `first` to `end` in tiles of `tile_tokens`; blocks for convolutions of `block_tokens` where given."""
+def make_chunk(
+    host: HostBatch, first: int, end: int, attention: AttentionPlan, block_tokens: int | None = None
+) -> Chunk:
+    """Sentences `first` to `end`; blocks for convolutions of `block_tokens` where given."""
     start, stop = int(host.cu_seqlens[first]), int(host.cu_seqlens[end])
     cu_seqlens = host.cu_seqlens[first : end + 1] - start
-    tiled = token_blocks(cu_seqlens, tile_tokens)
+    tiled = token_blocks(cu_seqlens, attention.tile_tokens)
     blocks = np.zeros((0, 4), np.int32) if block_tokens is None else token_blocks(cu_seqlens, block_tokens).blocks
-    return Chunk(
-        host.tokens[:, start:stop], cu_seqlens, tiled.segments, tiled.tiles(), blocks, tiled.longest <= tile_tokens
-    )
+    return Chunk(host.tokens[:, start:stop], cu_seqlens, tiled.segments, tiled.tiles(), blocks, attention)
 
 
 def write(chunk: Chunk, capacity: Capacity, pin: bool) -> Tensor:
@@ -156,13 +169,13 @@ def write(chunk: Chunk, capacity: Capacity, pin: bool) -> Tensor:
     return buffer
 
 
-def view(buffer: Tensor, capacity: Capacity, short: bool, vectors: Tensor | None = None) -> DeviceBatch:
+def view(buffer: Tensor, capacity: Capacity, attention: AttentionPlan, vectors: Tensor | None = None) -> DeviceBatch:
     """The sections of a buffer that `write` filled."""
     ids, positions, types, segments, cu_seqlens, tiles, blocks = (
         buffer[offset : offset + size] for offset, size in zip(_offsets(capacity), _sizes(capacity), strict=False)
     )
     return DeviceBatch(
-        ids, positions, types, segments, cu_seqlens, tiles.view(-1, 4), blocks.view(-1, 4), short, vectors
+        ids, positions, types, segments, cu_seqlens, tiles.view(-1, 4), blocks.view(-1, 4), attention, vectors
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,11 +33,11 @@ class TritonBackend:
     def unavailable(self) -> str | None:
         if importlib.util.find_spec("triton") is None:
             return "Triton is not installed: pip install triton (it exists for Linux on x86-64)"
-        installed = version("triton")
+        installed = _installed_version()
         if tuple(int(part) for part in installed.split(".")[:2]) < _OLDEST_TRITON:
             return f"Triton {installed} is too old: pip install 'triton>=3.6', with a torch that goes with it"
         if torch.version.hip is not None:
-            return "the Triton kernels compile for AMD GPUs but have not been checked on one"
+            return "the Triton kernels are made for NVIDIA GPUs, this torch is built for AMD's (ROCm)"
         if torch.version.cuda is None:
             return f"torch {torch.__version__} is built without CUDA: install a CUDA build of torch"
         if not torch.cuda.is_available():
@@ -70,6 +70,15 @@ class TritonBackend:
         from fastsal.backends.triton_encoder import TritonEncoder
 
         return TritonEncoder(spec, weights, dtype)
+
+
+def _installed_version() -> str:
+    try:
+        return version("triton")
+    except PackageNotFoundError:  # torch's nightly builds bring a package of another name
+        import triton
+
+        return triton.__version__
 
 
 def unsupported_sizes(spec: EncoderSpec) -> str | None:

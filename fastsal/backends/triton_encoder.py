@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import enum
+import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastsal.backends.device_batch import Capacity, Chunk, DeviceBatch, make_chunk, to_host, view, write
+from fastsal.backends.cuda_graph import captured
+from fastsal.backends.device_batch import Capacity, Chunk, DeviceBatch, HostBatch, make_chunk, to_host, view, write
 from fastsal.backends.fingerprint import pooling_fingerprint
+from fastsal.backends.stream_order import StreamOrder
 from fastsal.engine.packing import PackedBatch
 from fastsal.engine.pooling import PoolingSpec, check_lengths
 from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
-from fastsal.kernels.triton.attention import MAX_FUSED_HEAD_SIZE, attention_into, qkv_attention_into
+from fastsal.kernels.triton.attention import attention_into, plan_attention, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, PackedConvolutions, conv_pool_into, pack_convolutions
 from fastsal.kernels.triton.embeddings import MAX_MAPPED_WIDTH, embed_into
 from fastsal.kernels.triton.layer_norm import residual_norm_into
@@ -31,9 +35,18 @@ CHUNK_TOKENS = 32_768
 #: one has at least [CLS] and [SEP].
 GRAPH_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
+logger = logging.getLogger(__name__)
+
 #: Graphs and sets of packed convolutions that are kept, the least recently used go first.
 _MAX_GRAPHS = 24
 _MAX_PACKED_CONVOLUTIONS = 4
+
+
+class _Mark(enum.Enum):
+    """What is known of a kind of chunk that has no graph."""
+
+    SEEN = enum.auto()  # once: worth a graph when it comes again
+    REFUSED = enum.auto()  # it could not be captured
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,9 @@ class TritonEncoder:
         self._dtype = getattr(torch, dtype)
         self._device = weights.word_embeddings.device
         self._tuning = tuning or tuning_for(self._device)
-        with torch.inference_mode(False):
+        self._order = StreamOrder(self._device)
+        weakref.finalize(self, self._order.wait).atexit = False
+        with self._order.turn(), torch.inference_mode(False):
             self._word_table = self._own(weights.word_embeddings)
             self._position_table = self._own(weights.position_embeddings)
             self._type_table = self._own(weights.type_embeddings)
@@ -115,10 +130,8 @@ class TritonEncoder:
             ]
         self._workspace: _Workspace | None = None
         self._graph_workspace: _Workspace | None = None
-        self._graphs: OrderedDict[tuple, _Graph | None] = OrderedDict()
+        self._graphs: OrderedDict[tuple, _Graph | _Mark] = OrderedDict()
         self._convolutions: OrderedDict[tuple, tuple[PoolingSpec, PackedConvolutions]] = OrderedDict()
-        self._lock = threading.Lock()
-        self._last_use: torch.cuda.Event | None = None
 
     def hidden_states(self, batch: PackedBatch, all_layers: bool = False) -> Tensor:
         host = to_host(batch, self._spec)
@@ -129,7 +142,7 @@ class TritonEncoder:
             )
             for first, end in host.chunks(CHUNK_TOKENS):
                 start, stop = int(host.cu_seqlens[first]), int(host.cu_seqlens[end])
-                chunk = make_chunk(host, first, end, self._tuning.block_tokens, None)
+                chunk = self._chunk(host, first, end)
                 graph = None if all_layers or batch.inputs_embeds is not None else self._graph(chunk, None, None)
                 if graph is not None:
                     self._replay(graph, chunk)
@@ -149,8 +162,7 @@ class TritonEncoder:
             embeddings = torch.empty(batch.num_sentences, width, dtype=torch.float32, device=self._device)
             for first, end in host.chunks(CHUNK_TOKENS):
                 start, stop = int(host.cu_seqlens[first]), int(host.cu_seqlens[end])
-                block_tokens = None if packed is None else BLOCK_TOKENS
-                chunk = make_chunk(host, first, end, self._tuning.block_tokens, block_tokens)
+                chunk = self._chunk(host, first, end, None if packed is None else BLOCK_TOKENS)
                 graph = None if batch.inputs_embeds is not None else self._graph(chunk, pooling, packed)
                 if graph is not None:
                     self._replay(graph, chunk)
@@ -167,30 +179,25 @@ class TritonEncoder:
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
         """The workspace for this thread and stream alone; tensors made inside are ordinary ones."""
-        with self._lock, torch.inference_mode(False), torch.no_grad():
-            if self._device.type != "cuda":  # Triton's interpreter
-                yield
-                return
-            with torch.cuda.device(self._device):
-                stream = torch.cuda.current_stream()
-                if self._last_use is not None:
-                    stream.wait_event(self._last_use)
-                try:
-                    yield
-                finally:
-                    self._last_use = self._last_use or torch.cuda.Event()
-                    self._last_use.record(stream)
+        with self._order.turn(), torch.inference_mode(False), torch.no_grad():
+            yield
 
     def _room(self, num_tokens: int) -> _Workspace:
         if self._workspace is None or self._workspace.rows < num_tokens:
+            self._order.finish()
             self._workspace = None  # frees the memory before more is taken
             rows = max(1 << max(num_tokens - 1, 0).bit_length(), GRAPH_TOKENS[-1])
             self._workspace = _Workspace(rows, self._spec, self._dtype, self._device)
         return self._workspace
 
+    def _chunk(self, host: HostBatch, first: int, end: int, block_tokens: int | None = None) -> Chunk:
+        rows = int(host.cu_seqlens[end] - host.cu_seqlens[first])
+        plan = plan_attention(rows, host.longest(first, end), self._spec.head_size, self._dtype, self._tuning)
+        return make_chunk(host, first, end, plan, block_tokens)
+
     def _send(self, chunk: Chunk, vectors: Tensor | None) -> DeviceBatch:
         buffer = write(chunk, chunk.capacity, pin=self._device.type == "cuda")
-        return view(buffer.to(self._device, non_blocking=True), chunk.capacity, chunk.short, vectors)
+        return view(buffer.to(self._device, non_blocking=True), chunk.capacity, chunk.attention, vectors)
 
     def _vectors(self, batch: PackedBatch, start: int, stop: int) -> Tensor | None:
         if batch.inputs_embeds is None:
@@ -202,42 +209,48 @@ class TritonEncoder:
     def _graph(self, chunk: Chunk, pooling: PoolingSpec | None, packed: PackedConvolutions | None) -> _Graph | None:
         """The graph that computes this chunk, or None if none does: the chunk is large, or the first of its kind."""
         capacity = self._graph_capacity(chunk)
-        if capacity is None:
+        if capacity is None or (pooling is not None and _changes_unnoticed(pooling)):
             return None
-        key = (capacity.tokens, chunk.short, None if pooling is None else pooling_fingerprint(pooling))
-        if key not in self._graphs:
-            self._graphs[key] = None  # worth a graph when it comes again
-            while len(self._graphs) > _MAX_GRAPHS:
-                self._graphs.popitem(last=False)
-            return None
-        self._graphs.move_to_end(key)
-        graph = self._graphs[key]
-        if graph is None:
-            graph = self._graphs[key] = self._capture(chunk, capacity, pooling, packed)
-        return graph
+        key = (capacity.tokens, chunk.attention, None if pooling is None else pooling_fingerprint(pooling))
+        known = self._graphs.pop(key, None)
+        if known is _Mark.SEEN:
+            known = self._capture(chunk, capacity, pooling, packed)
+        self._graphs[key] = known or _Mark.SEEN
+        if len(self._graphs) > _MAX_GRAPHS:
+            self._order.finish()
+            self._graphs.popitem(last=False)
+        return known if isinstance(known, _Graph) else None
 
     def _graph_capacity(self, chunk: Chunk) -> Capacity | None:
-        needed = chunk.capacity
+        needed, tile_tokens = chunk.capacity, chunk.attention.tile_tokens
         tokens = next((size for size in GRAPH_TOKENS if needed.tokens <= size), None)
-        if tokens is None or needed.sentences == 0:
+        if tokens is None or needed.sentences == 0 or self._calls_cublas(tokens, chunk):
             return None
         # Two blocks in a row are more than one full, a long sentence fills its tiles but for the last.
         capacity = Capacity(
             tokens=tokens,
             sentences=tokens // 2,
-            tiles=3 * tokens // self._tuning.block_tokens + 2,
+            tiles=3 * tokens // tile_tokens + 2,
             blocks=2 * tokens // BLOCK_TOKENS + 2 if needed.blocks else 0,
         )
         return capacity if capacity.holds(needed) else None
 
+    def _calls_cublas(self, rows: int, chunk: Chunk) -> bool:
+        """Whether a stage does, which a graph cannot hold (see `captured`)."""
+        hidden = self._spec.hidden_size
+        widths = {"attention_output": hidden, "up": self._spec.intermediate_size, "down": hidden}
+        if not chunk.attention.fused:
+            widths["qkv"] = 3 * hidden
+        return any(self._tuning.choice(stage, self._dtype, rows, width) == "cublas" for stage, width in widths.items())
+
     def _capture(
         self, chunk: Chunk, capacity: Capacity, pooling: PoolingSpec | None, packed: PackedConvolutions | None
-    ) -> _Graph:
+    ) -> _Graph | _Mark:
         if self._graph_workspace is None:
             self._graph_workspace = _Workspace(GRAPH_TOKENS[-1], self._spec, self._dtype, self._device)
         workspace = self._graph_workspace
         buffer = write(chunk, capacity, pin=False).to(self._device)
-        batch = view(buffer, capacity, chunk.short)
+        batch = view(buffer, capacity, chunk.attention)
         if pooling is None:
             result = torch.empty(1, capacity.tokens, self._spec.hidden_size, dtype=self._dtype, device=self._device)
         else:
@@ -250,7 +263,12 @@ class TritonEncoder:
             else:
                 self._pool(self._encode(batch, workspace), batch, pooling, packed, result)
 
-        replay = captured(compute, self._device)
+        compute()  # compiles and loads the kernels, which a capture must not
+        try:
+            replay = captured(compute, self._device)
+        except RuntimeError as error:
+            logger.warning("batches of %d tokens run without a CUDA graph: %s", capacity.tokens, error)
+            return _Mark.REFUSED
         return _Graph(capacity, buffer, result[0] if pooling is None else result, replay, pooling, packed)
 
     def _replay(self, graph: _Graph, chunk: Chunk) -> None:
@@ -316,20 +334,18 @@ class TritonEncoder:
         self._project("down", middle, layer.down, y, layer.output_norm, x)
 
     def _attend(self, qkv: Linear, x: Tensor, batch: DeviceBatch, workspace: _Workspace, context: Tensor) -> None:
-        spec, tuning, rows = self._spec, self._tuning, len(x)
-        fused = tuning.choice("attention", self._dtype, rows, spec.head_size) == "fused"
-        if fused and batch.short and spec.head_size <= MAX_FUSED_HEAD_SIZE:
+        spec, tuning, rows, tile_tokens = self._spec, self._tuning, len(x), batch.attention.tile_tokens
+        if batch.attention.fused:
             qkv_attention_into(
-                x, qkv.weight, qkv.bias, batch.segments, batch.tiles, spec.num_heads, tuning.block_tokens, context,
-                tuning,
-            )  # fmt: skip
+                x, qkv.weight, qkv.bias, batch.segments, batch.tiles, spec.num_heads, tile_tokens, context, tuning
+            )
             return
         projected = workspace.wide(rows, 3 * spec.hidden_size)
         if tuning.choice("qkv", self._dtype, rows, 3 * spec.hidden_size) == "cublas":
             torch.addmm(qkv.bias, x, qkv.weight.t(), out=projected)
         else:
             linear_into(x, qkv.weight, qkv.bias, None, "linear", projected, tuning)
-        attention_into(projected, batch.segments, batch.tiles, spec.num_heads, tuning.block_tokens, context, tuning)
+        attention_into(projected, batch.segments, batch.tiles, spec.num_heads, tile_tokens, context, tuning)
 
     def _project(self, stage: str, x: Tensor, linear: Linear, residual: Tensor, norm: LayerNorm, out: Tensor) -> None:
         """``out = layer_norm(x @ weight.T + bias + residual)``; `out` is neither `x` nor `residual`."""
@@ -366,11 +382,14 @@ class TritonEncoder:
     # Weights
 
     def _packed(self, pooling: PoolingSpec) -> PackedConvolutions:
+        if _changes_unnoticed(pooling):
+            return pack_convolutions(pooling.convolutions, self._dtype, self._device)
         key = pooling_fingerprint(pooling)
         if key not in self._convolutions:
             packed = pack_convolutions(pooling.convolutions, self._dtype, self._device)
             self._convolutions[key] = (pooling, packed)  # the spec keeps the addresses in its fingerprint
-            while len(self._convolutions) > _MAX_PACKED_CONVOLUTIONS:
+            if len(self._convolutions) > _MAX_PACKED_CONVOLUTIONS:
+                self._order.finish()
                 self._convolutions.popitem(last=False)
         self._convolutions.move_to_end(key)
         return self._convolutions[key][1]
@@ -382,13 +401,6 @@ class TritonEncoder:
         return self._own(parameters.weight), self._own(parameters.bias)
 
 
-def captured(compute: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """`compute` as a CUDA graph's replay; itself on a CPU (Triton's interpreter)."""
-    if device.type != "cuda":
-        return compute
-    compute()  # compiles and loads the kernels, which a capture must not
-    graph = torch.cuda.CUDAGraph()
-    # other threads may go on using CUDA meanwhile
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        compute()
-    return graph.replay
+def _changes_unnoticed(pooling: PoolingSpec) -> bool:
+    """Whether its weights count no versions, as those made in inference mode: its fingerprint never comes again."""
+    return any(t.is_inference() for c in pooling.convolutions for t in (c.weight, c.bias) if t is not None)

@@ -38,6 +38,8 @@ class EngineResult:
 
     Attributes:
         name: of the engine, with backend and dtype.
+        baseline: the engine that its speed is compared with: sentence-transformers on the same device, on a GPU in the
+            same dtype.
         sentences_per_second: per length mix, from text to array.
         latency_ms: median time of one sentence of some 12 tokens.
         error, min_cosine: against the model in float64, one sentence at a time.
@@ -45,6 +47,7 @@ class EngineResult:
     """
 
     name: str
+    baseline: str
     sentences_per_second: dict[str, float]
     latency_ms: float
     error: float
@@ -54,7 +57,7 @@ class EngineResult:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All engines on one model; the first is the reference.
+    """All engines on one model; the first is sentence-transformers on the CPU in float32.
 
     Attributes:
         model: name or folder.
@@ -85,7 +88,7 @@ def bench(
     Args:
         model: folder or Hugging Face Hub id.
         mixes: of `fastsal.measure.length_mixes.MIXES`.
-        seconds: a pass of the reference takes about so long; the other engines get the same sentences.
+        seconds: a pass of sentence-transformers takes about so long; all engines of a device get the same sentences.
         report: called with the name of what is measured next.
 
     Raises:
@@ -93,31 +96,35 @@ def bench(
         OSError: the model cannot be loaded.
     """
     report("float64, as the truth")
-    engines, skipped, references = _engines(model)
+    engines, skipped = _engines(model)
     texts = make_texts("mixed", NUM_CHECKED)
     truth = _one_by_one(SentenceTransformer(model, device="cpu").double(), texts)
-    errors = {dtype: Accuracy.of(_one_by_one(reference, texts), truth) for dtype, reference in references.items()}
+    references = {id(engine.reference): engine.reference for engine in engines.values()}
+    expected = {key: Accuracy.of(_one_by_one(reference, texts), truth) for key, reference in references.items()}
     accuracies = {}
-    for name, (encoder, dtype) in engines.items():
-        accuracies[name] = Accuracy.of(np.asarray(encoder.encode(texts), np.float64), truth)
-        if name != REFERENCE:
-            accuracies[name].check(name, dtype, errors.get(dtype, errors["float32"]))
+    for name, engine in engines.items():
+        accuracies[name] = Accuracy.of(np.asarray(engine.encoder.encode(texts), np.float64), truth)
+        if isinstance(engine.encoder, SentenceEncoder):
+            accuracies[name].check(name, engine.dtype, expected[id(engine.reference)])
 
     rates: dict[str, dict[str, float]] = {name: {} for name in engines}
     tokens = {}
     for mix in mixes:
         report(mix)
-        sentences = make_texts(mix, _number(engines[REFERENCE][0], mix, seconds))
-        tokens[mix] = _mean_tokens(engines[REFERENCE][0], sentences)
+        sentences = {}  # of each device
+        for engine in engines.values():
+            if engine.device not in sentences:
+                sentences[engine.device] = make_texts(mix, _number(engine.encoder, mix, seconds))
+        tokens[mix] = _mean_tokens(engines[REFERENCE].encoder, sentences["cpu"])
         times: dict[str, list[float]] = {name: [] for name in engines}
-        for _, (name, (encoder, _)) in itertools.product(range(NUM_PASSES), engines.items()):
-            times[name].append(_seconds(encoder, sentences))
-        for name in engines:
-            rates[name][mix] = len(sentences) / statistics.median(times[name])
+        for _, (name, engine) in itertools.product(range(NUM_PASSES), engines.items()):
+            times[name].append(_seconds(engine.encoder, sentences[engine.device]))
+        for name, engine in engines.items():
+            rates[name][mix] = len(sentences[engine.device]) / statistics.median(times[name])
     report("latency")
     latencies = {
-        name: 1e3 * statistics.median(_seconds(encoder, QUERY) for _ in range(NUM_LATENCIES))
-        for name, (encoder, _) in engines.items()
+        name: 1e3 * statistics.median(_seconds(engine.encoder, QUERY) for _ in range(NUM_LATENCIES))
+        for name, engine in engines.items()
     }
     return BenchReport(
         model=model,
@@ -126,13 +133,14 @@ def bench(
         engines=tuple(
             EngineResult(
                 name=name,
+                baseline=engine.baseline,
                 sentences_per_second=rates[name],
                 latency_ms=latencies[name],
                 error=accuracies[name].error,
                 min_cosine=accuracies[name].min_cosine,
-                reference_error=errors[dtype].error if dtype in errors else None,
+                reference_error=None if engine.dtype == "int8" else expected[id(engine.reference)].error,
             )
-            for name, (_, dtype) in engines.items()
+            for name, engine in engines.items()
         ),
         skipped=skipped,
         tokens=tokens,
@@ -147,8 +155,9 @@ def make_bench_table(report: BenchReport) -> Table:
         table.add_column(f"{mix}, {tokens:.0f} tokens\nsentences/s", justify="right")
     for heading in ("one sentence\nms", "error", "reference's\nerror", "min cosine"):
         table.add_column(heading, justify="right")
-    baseline = report.engines[0].sentences_per_second
+    rates = {engine.name: engine.sentences_per_second for engine in report.engines}
     for engine in report.engines:
+        baseline = rates[engine.baseline]
         table.add_row(
             engine.name,
             *(f"{rate:.0f} ({rate / baseline[mix]:.1f}x)" for mix, rate in engine.sentences_per_second.items()),
@@ -157,19 +166,30 @@ def make_bench_table(report: BenchReport) -> Table:
             "" if engine.reference_error is None else f"{engine.reference_error:.1e}",
             f"{engine.min_cosine:.6f}",
         )
-    lines = [f"{name}: {reason}" for name, reason in report.skipped.items()]
+    lines = ["x: times as fast as sentence-transformers on the same device, on a GPU in the same dtype"]
+    lines += [f"{name}: {reason}" for name, reason in report.skipped.items()]
     lines += [f"{report.date}, {report.machine['processor']}, {report.machine['threads']} threads"]
     table.caption = "\n".join(lines)
     return table
 
 
-def _engines(
-    model: str,
-) -> tuple[dict[str, tuple[SentenceTransformer, str]], dict[str, str], dict[str, SentenceTransformer]]:
-    """What can run, with its dtype; what cannot, and why; and the reference per dtype that it has on this device."""
-    reference = SentenceTransformer(model, device="cpu")
-    engines: dict[str, tuple[SentenceTransformer, str]] = {REFERENCE: (reference, "float32")}
-    references = {"float32": reference, "bfloat16": SentenceTransformer(model, device="cpu").bfloat16()}
+@dataclass(frozen=True)
+class _Engine:
+    """What is measured, and the model that it replaces on the same `device`: as an engine, and for its numbers."""
+
+    encoder: SentenceTransformer
+    dtype: str
+    device: str
+    baseline: str
+    reference: SentenceTransformer
+
+
+def _engines(model: str) -> tuple[dict[str, _Engine], dict[str, str]]:
+    """What can run, the first of each device being sentence-transformers; and what cannot, with the reason."""
+    plain = {
+        dtype: SentenceTransformer(model, device="cpu").to(getattr(torch, dtype)) for dtype in ("float32", "bfloat16")
+    }
+    engines = {REFERENCE: _Engine(plain["float32"], "float32", "cpu", REFERENCE, plain["float32"])}
     skipped = {}
     for backend, status in backends().items():
         if backend == "reference":
@@ -179,15 +199,19 @@ def _engines(
             continue
         device = "cuda" if backend == "triton" else "cpu"
         for dtype in DTYPES:
-            name = f"fastsal {backend} {dtype}"
+            name, baseline = f"fastsal {backend} {dtype}", REFERENCE
             try:
-                engines[name] = (SentenceEncoder(model, dtype=dtype, backend=backend, device=device), dtype)
+                encoder = SentenceEncoder(model, dtype=dtype, backend=backend, device=device)
             except BackendError as error:
                 skipped[name] = str(error)
                 continue
-            if dtype == "float16" and dtype not in references:
-                references[dtype] = SentenceTransformer(model, device=device).half()
-    return engines, skipped, references
+            reference = plain.get(dtype, plain["float32"])
+            if device == "cuda":
+                baseline = f"{REFERENCE} cuda {dtype}"
+                reference = SentenceTransformer(model, device=device).to(getattr(torch, dtype))
+                engines[baseline] = _Engine(reference, dtype, device, baseline, reference)
+            engines[name] = _Engine(encoder, dtype, device, baseline, reference)
+    return engines, skipped
 
 
 def _one_by_one(model: SentenceTransformer, texts: list[str]) -> np.ndarray:
@@ -199,7 +223,7 @@ def _number(reference: SentenceTransformer, mix: str, seconds: float) -> int:
     """Of sentences that the reference encodes in so many seconds, about."""
     probe = make_texts(mix, 32)
     _seconds(reference, probe)
-    return int(np.clip(seconds * len(probe) / _seconds(reference, probe), 16, 4096))
+    return int(np.clip(seconds * len(probe) / _seconds(reference, probe), 16, 32_768))
 
 
 def _seconds(encoder: SentenceTransformer, texts: str | list[str]) -> float:

@@ -7,6 +7,8 @@ segment (sentence) only. ``fastsal.engine.packing.token_blocks`` makes the tiles
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +21,47 @@ _LOG2_E = 1.4426950408889634
 
 #: Widest head that the fused kernel takes: q, k and v of a block stay in registers.
 MAX_FUSED_HEAD_SIZE = 128
+
+#: Fewest tokens of a tile: the rows of a matrix instruction.
+_SMALLEST_TILE = 16
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """How a batch's attention is computed.
+
+    Attributes:
+        fused: by `qkv_attention_into`, else by `attention_into`.
+        tile_tokens: of the tiles.
+    """
+
+    fused: bool
+    tile_tokens: int
+
+
+def plan_attention(rows: int, longest: int, head_size: int, dtype: torch.dtype, tuning: Tuning) -> AttentionPlan:
+    """The plan for `rows` tokens in sentences of at most `longest`.
+
+    Short sentences get small tiles where the projections lie in memory: a tile computes the scores between all of its
+    tokens, most of which another sentence's tokens never see.
+    """
+    if head_size <= MAX_FUSED_HEAD_SIZE and tuning.choice("attention", dtype, rows, head_size) == "fused":
+        tile_tokens = tuning.tile_tokens("fused", dtype, rows, head_size)
+        if longest <= tile_tokens:
+            return AttentionPlan(True, tile_tokens)
+    largest = tuning.tile_tokens("split", dtype, rows, head_size)
+    return AttentionPlan(False, min(largest, max(triton.next_power_of_2(longest), _SMALLEST_TILE)))
+
+
+@triton.jit
+def only_finite(v):
+    """The rows of `v` with 0 for infinities and NaN, and per row a float32 0, or NaN where it had one.
+
+    A weight of 0 does not hide another sentence's NaN: 0 * NaN is NaN. So the product gets finite values, and scores
+    get the flag added, which reaches the rows that see the value.
+    """
+    flags = tl.sum(v.to(tl.float32) * 0.0, axis=1)
+    return tl.where(tl.abs(v) < float("inf"), v, 0.0), flags
 
 
 @triton.jit(do_not_specialize=["num_heads"])
@@ -73,14 +116,15 @@ def qkv_attention_kernel(
     k += tl.load(bias_ptrs + model_size, mask=d_mask, other=0.0).to(tl.float32)[None, :]
     v += tl.load(bias_ptrs + 2 * model_size, mask=d_mask, other=0.0).to(tl.float32)[None, :]
 
-    scores = tl.dot(q.to(dtype), tl.trans(k.to(dtype)), input_precision="ieee") * scale
+    v, flags = only_finite(v.to(dtype))
+    scores = tl.dot(q.to(dtype), tl.trans(k.to(dtype)), input_precision="ieee") * scale + flags[None, :]
     # rows beyond the tile are a segment of their own, so that no row is without a key
     query_segments = tl.load(segments_ptr + token_offs, mask=token_mask, other=-1)
     key_offs = start + tl.arange(0, BLOCK_T)
     key_segments = tl.load(segments_ptr + key_offs, mask=key_offs < end, other=-1)
     scores = tl.where(query_segments[:, None] == key_segments[None, :], scores, float("-inf"))
     weights = tl.exp2(scores - tl.max(scores, axis=1)[:, None])
-    context = tl.dot(weights.to(dtype), v.to(dtype), input_precision="ieee") / tl.sum(weights, axis=1)[:, None]
+    context = tl.dot(weights.to(dtype), v, input_precision="ieee") / tl.sum(weights, axis=1)[:, None]
     out_ptrs = out_ptr + token_offs[:, None].to(tl.int64) * out_row_stride + head * HEAD_SIZE + d_offs[None, :]
     tl.store(out_ptrs, context.to(out_ptr.dtype.element_ty), mask=token_mask[:, None] & d_mask[None, :])
 
@@ -129,7 +173,8 @@ def attention_kernel(
             other=0.0,
         )
         key_segments = tl.load(segments_ptr + key_offs, mask=key_mask, other=-2)
-        scores = tl.dot(q, k, input_precision="ieee") * scale
+        v, flags = only_finite(v)
+        scores = tl.dot(q, k, input_precision="ieee") * scale + flags[None, :]
         scores = tl.where(query_segments[:, None] == key_segments[None, :], scores, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         shift = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # no key of this segment so far
@@ -151,7 +196,7 @@ def qkv_attention_into(
     segments: Tensor,
     tiles: Tensor,
     num_heads: int,
-    block_tokens: int,
+    tile_tokens: int,
     out: Tensor,
     tuning: Tuning,
 ) -> None:
@@ -159,14 +204,14 @@ def qkv_attention_into(
     head_size = weight.shape[0] // (3 * num_heads)
     if len(tiles) == 0:
         return
-    config = tuning.config("qkv_attention", x.dtype, block_tokens, head_size)
+    config = tuning.config("qkv_attention", x.dtype, tile_tokens, head_size)
     qkv_attention_kernel[(len(tiles) * num_heads,)](
         x, weight, bias, segments, tiles,
         out,
         num_heads, x.shape[1], head_size**-0.5 * _LOG2_E,
         x.stride(0), weight.stride(0), out.stride(0),
         HEAD_SIZE=head_size, EVEN_K=x.shape[1] % config["BLOCK_K"] == 0,
-        BLOCK_T=block_tokens, BLOCK_D=head_block(head_size),
+        BLOCK_T=tile_tokens, BLOCK_D=head_block(head_size),
         **config,
     )  # fmt: skip
 
@@ -176,7 +221,7 @@ def attention_into(
     segments: Tensor,
     tiles: Tensor,
     num_heads: int,
-    block_tokens: int,
+    tile_tokens: int,
     out: Tensor,
     tuning: Tuning,
 ) -> None:
@@ -184,13 +229,13 @@ def attention_into(
     head_size = qkv.shape[1] // (3 * num_heads)
     if len(tiles) == 0:
         return
-    config = tuning.config("attention", qkv.dtype, block_tokens, head_size)
+    config = tuning.config("attention", qkv.dtype, tile_tokens, head_size)
     attention_kernel[(len(tiles) * num_heads,)](
         qkv, segments, tiles,
         out,
         num_heads, head_size**-0.5 * _LOG2_E,
         qkv.stride(0), out.stride(0),
-        HEAD_SIZE=head_size, BLOCK_T=block_tokens, BLOCK_D=head_block(head_size),
+        HEAD_SIZE=head_size, BLOCK_T=tile_tokens, BLOCK_D=head_block(head_size),
         **config,
     )  # fmt: skip
 
@@ -202,7 +247,7 @@ def head_block(head_size: int) -> int:
 
 @torch.library.custom_op("fastsal::qkv_attention", mutates_args=())
 def qkv_attention(
-    x: Tensor, weight: Tensor, bias: Tensor, segments: Tensor, tiles: Tensor, num_heads: int, block_tokens: int
+    x: Tensor, weight: Tensor, bias: Tensor, segments: Tensor, tiles: Tensor, num_heads: int, tile_tokens: int
 ) -> Tensor:
     """The contexts of all heads, ``softmax(q k^T / sqrt(head_size)) v``, for short sentences, projections included.
 
@@ -211,29 +256,31 @@ def qkv_attention(
         weight, bias: (3 * H, K) and (3 * H,), the rows of query, key and value one after the other.
         segments: (T,) int32, the number of each token's sentence.
         tiles: (N, 4) int32 of whole sentences, see the module.
-        block_tokens: no tile has more tokens; a power of two, at least 16.
+        tile_tokens: no tile has more tokens; a power of two, at least 16.
 
     Returns:
         (T, H) in the dtype of `x`; zeros for tokens that no tile holds.
     """
     out = x.new_zeros(x.shape[0], weight.shape[0] // 3)
-    qkv_attention_into(x, weight, bias, segments, tiles, num_heads, block_tokens, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        qkv_attention_into(x, weight, bias, segments, tiles, num_heads, tile_tokens, out, tuning_for(x.device))
     return out
 
 
 @qkv_attention.register_fake
-def _(x, weight, bias, segments, tiles, num_heads, block_tokens):
+def _(x, weight, bias, segments, tiles, num_heads, tile_tokens):
     return x.new_empty(x.shape[0], weight.shape[0] // 3)
 
 
 @torch.library.custom_op("fastsal::attention", mutates_args=())
-def attention(qkv: Tensor, segments: Tensor, tiles: Tensor, num_heads: int, block_tokens: int) -> Tensor:
+def attention(qkv: Tensor, segments: Tensor, tiles: Tensor, num_heads: int, tile_tokens: int) -> Tensor:
     """As `qkv_attention` for sentences of any length, from projections (T, 3 * H)."""
     out = qkv.new_zeros(qkv.shape[0], qkv.shape[1] // 3)
-    attention_into(qkv, segments, tiles, num_heads, block_tokens, out, tuning_for(qkv.device))
+    with torch.cuda.device_of(qkv):
+        attention_into(qkv, segments, tiles, num_heads, tile_tokens, out, tuning_for(qkv.device))
     return out
 
 
 @attention.register_fake
-def _(qkv, segments, tiles, num_heads, block_tokens):
+def _(qkv, segments, tiles, num_heads, tile_tokens):
     return qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)

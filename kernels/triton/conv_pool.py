@@ -231,7 +231,8 @@ def conv_pool(
     if mode not in POOLING_MODES:
         raise ValueError(f"mode must be one of {POOLING_MODES}, got {mode!r}")
     out = x.new_empty(cu_seqlens.numel() - 1, num_channels, dtype=torch.float32)
-    conv_pool_into(x, weight, bias, table, segments, cu_seqlens, blocks, mode, skip, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        conv_pool_into(x, weight, bias, table, segments, cu_seqlens, blocks, mode, skip, out, tuning_for(x.device))
     return out
 
 

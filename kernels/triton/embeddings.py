@@ -122,10 +122,11 @@ def embed(
         (T, H), or (T, E) without a mapping, in the dtype of the tables.
     """
     out = _embed_result(positions, word_table, map_weight)
-    embed_into(
-        ids, positions, types, vectors, word_table, position_table, type_table,
-        norm_weight, norm_bias, map_weight, map_bias, eps, out, tuning_for(out.device),
-    )  # fmt: skip
+    with torch.cuda.device_of(out):
+        embed_into(
+            ids, positions, types, vectors, word_table, position_table, type_table,
+            norm_weight, norm_bias, map_weight, map_bias, eps, out, tuning_for(out.device),
+        )  # fmt: skip
     return out
 
 

@@ -84,7 +84,8 @@ def residual_norm(
         bias, norm_weight, norm_bias: (N,).
     """
     out = x.new_empty(x.shape)
-    residual_norm_into(x, bias, residual, norm_weight, norm_bias, eps, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        residual_norm_into(x, bias, residual, norm_weight, norm_bias, eps, out, tuning_for(x.device))
     return out
 
 

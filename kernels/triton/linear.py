@@ -220,7 +220,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | No
         (T, N) in the dtype of `x`.
     """
     out = x.new_empty(x.shape[0], weight.shape[0])
-    linear_into(x, weight, bias, residual, activation, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        linear_into(x, weight, bias, residual, activation, out, tuning_for(x.device))
     return out
 
 
@@ -243,7 +244,8 @@ def project_norm(
         (T, N) in the dtype of `x`.
     """
     out = x.new_empty(residual.shape)
-    project_norm_into(x, weight, bias, residual, norm_weight, norm_bias, eps, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        project_norm_into(x, weight, bias, residual, norm_weight, norm_bias, eps, out, tuning_for(x.device))
     return out
 
 

@@ -145,7 +145,8 @@ def pool(x: Tensor, cu_seqlens: Tensor, mode: str, skip: int, normalize: bool) -
     if mode not in POOLING_MODES:
         raise ValueError(f"mode must be one of {POOLING_MODES}, got {mode!r}")
     out = x.new_empty(cu_seqlens.numel() - 1, x.shape[1], dtype=torch.float32)
-    pool_into(x, cu_seqlens, mode, skip, normalize, out, tuning_for(x.device))
+    with torch.cuda.device_of(x):
+        pool_into(x, cu_seqlens, mode, skip, normalize, out, tuning_for(x.device))
     return out
 
 

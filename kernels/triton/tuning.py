@@ -1,9 +1,10 @@
 """Launch configurations and kernel choices, read from the JSON files in configs/: the first call never searches.
 
-A file holds for each kernel a list of rules, and for each stage of the encoder that can be computed in several ways a
-list of choices. The first rule that fits counts. A rule fits where the number of rows is at most its `max_rows`, the
-width (head size, columns) at most its `max_width`, and the dtype is its `dtype` ("half" for float16 and bfloat16); a
-key that is missing or null fits everything.
+A file holds for each kernel a list of rules, for each stage of the encoder that can be computed in several ways a list
+of choices, and for each way to compute attention a list of tile sizes. The first rule that fits counts. A rule fits
+where the number of rows is at most its `max_rows`, the width (head size, columns) at most its `max_width`, and the
+dtype is its `dtype` ("half" for float16 and bfloat16); a key that is missing or null fits everything. The rows of an
+attention kernel are the tokens of its tiles.
 """
 
 from __future__ import annotations
@@ -29,15 +30,14 @@ class Tuning:
     Attributes:
         name: of the file.
         measured: when and on what the choices were measured; None where nobody has.
-        block_tokens: tokens of a block in attention.
-        kernels, choices: the rules, see the module.
+        kernels, choices, tiles: the rules, see the module.
     """
 
     name: str
     measured: str | None
-    block_tokens: int
     kernels: dict[str, list[dict[str, Any]]]
     choices: dict[str, list[dict[str, Any]]]
+    tiles: dict[str, list[dict[str, Any]]]
 
     def config(self, kernel: str, dtype: torch.dtype, rows: int, width: int = 0) -> dict[str, Any]:
         """Block sizes, num_warps and num_stages for a launch of `kernel`.
@@ -54,6 +54,14 @@ class Tuning:
             LookupError: no rule fits.
         """
         return self._first(self.choices, stage, dtype, rows, width)["use"]
+
+    def tile_tokens(self, way: str, dtype: torch.dtype, rows: int, head_size: int) -> int:
+        """Tokens of the largest tile for attention computed in this `way` ("fused", "split").
+
+        Raises:
+            LookupError: no rule fits.
+        """
+        return self._first(self.tiles, way, dtype, rows, head_size)["tokens"]
 
     def _first(
         self, table: dict[str, list[dict[str, Any]]], key: str, dtype: torch.dtype, rows: int, width: int
@@ -72,14 +80,14 @@ class Tuning:
 @functools.cache
 def load(name: str) -> Tuning:
     """The file ``configs/{name}.json``."""
-    content = json.loads((CONFIG_DIR / f"{name}.json").read_text(encoding="utf-8"))
-    return Tuning(
-        name=name,
-        measured=content["measured"],
-        block_tokens=content["block_tokens"],
-        kernels=content["kernels"],
-        choices=content["choices"],
-    )
+    return read(CONFIG_DIR / f"{name}.json")
+
+
+def read(path: Path) -> Tuning:
+    """A file like those of configs/."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    parts = {part: content[part] for part in ("measured", "kernels", "choices", "tiles")}
+    return Tuning(name=path.stem, **parts)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ _MATRIX_BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
 _INTERPRETED = Tuning(
     name="interpreter",
     measured=None,
-    block_tokens=64,
     kernels={
         name: [{"config": config}]
         for name, config in {
@@ -37,6 +36,7 @@ _INTERPRETED = Tuning(
         }.items()
     },
     choices={},
+    tiles={"fused": [{"tokens": 64}], "split": [{"tokens": 64}]},
 )
 
 #: How the tests launch: as the GPU would, or in few large blocks.

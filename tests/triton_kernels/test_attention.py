@@ -75,15 +75,41 @@ def test_scores_far_beyond_the_range_of_exp(dtype):
     check_qkv_attention(dtype, [1, 20, 33], 1, 16, 16, 64, scale=60)
 
 
-def test_other_sentences_do_not_matter():
-    """Neither their tokens' values, also NaN, nor their number."""
-    lengths = [5, 20, 7]
-    (qkv,) = rounded(torch.float32, normal(32, 48))
+def attention_of(x, lengths, fused):
+    """Contexts (T, 16) of one head for `x` (T, 16), with fixed weights."""
     _, segments, tiles, _ = blocks_of(lengths, 32)
-    outs = []
-    for value in (0.0, 1e30):
-        qkv[5:25] = value
-        outs.append(poisoned(32, 16, dtype=torch.float32))
-        attention_into(qkv, segments, tiles, 1, 32, outs[-1], TUNING)
-    for tokens in (slice(0, 5), slice(25, 32)):
-        assert torch.equal(outs[0][tokens], outs[1][tokens])
+    weight, bias = rounded(x.dtype, normal(48, 16, std=0.25), normal(48))
+    out = poisoned(len(x), 16, dtype=x.dtype)
+    if fused:
+        qkv_attention_into(x, weight, bias, segments, tiles, 1, 32, out, TUNING)
+    else:
+        attention_into(functional.linear(x, weight, bias), segments, tiles, 1, 32, out, TUNING)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("value", [3e4, float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("fused", [False, True], ids=["split", "fused"])
+def test_other_sentences_do_not_matter(dtype, value, fused):
+    """Whatever is in one sentence, its neighbours in the tile keep every bit, and it shows in its own result."""
+    (clean,) = rounded(dtype, normal(32, 16))
+    odd = clean.clone()
+    odd[9, 3] = value  # one number of one token
+    expected, out = (attention_of(x, [5, 20, 7], fused) for x in (clean, odd))
+    neighbours = [*range(5), *range(25, 32)]
+    assert torch.equal(out[neighbours], expected[neighbours])
+    assert out[5:25].isfinite().all() == (abs(value) < float("inf"))
+
+
+def test_a_value_beyond_the_range_shows_in_its_sentence():
+    """Where v alone overflows, queries and keys being finite, no finite number may hide it."""
+    (qkv,) = rounded(torch.float16, normal(32, 48))
+    qkv[9, 40] = float("inf")
+    _, segments, tiles, _ = blocks_of([5, 20, 7], 32)
+    out = poisoned(32, 16, dtype=torch.float16)
+    attention_into(qkv, segments, tiles, 1, 32, out, TUNING)
+    finite = out.isfinite().all(dim=1)
+    assert not finite[5:25].any()
+    assert finite[:5].all()
+    assert finite[25:].all()

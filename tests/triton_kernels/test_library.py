@@ -56,6 +56,23 @@ def test_fake_results_have_the_real_shapes(name):
     assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
 
 
+@pytest.mark.parametrize("name", operator_calls())
+def test_operators_run_on_the_device_of_their_tensors(name, monkeypatch):
+    """Triton launches on the current device, which may be another one."""
+    entered = []
+    real = torch.cuda.device_of
+
+    def device_of(tensor):
+        entered.append(tensor.device)
+        return real(tensor)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    operator, arguments = operator_calls()[name]
+    entered.clear()
+    operator(*arguments)
+    assert entered == [arguments[1].device]
+
+
 def test_a_layer_of_operators_is_one_graph():
     calls = operator_calls()
     x, qkv, qkv_bias, segments, tiles, heads, block = calls["qkv_attention"][1]

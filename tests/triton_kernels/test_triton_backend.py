@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -36,12 +37,22 @@ def test_reasons_tell_what_to_do(gpu, monkeypatch):
         (torch.cuda, "get_device_capability", lambda device=None: (7, 5), "compute capability 8.0"),
         (torch.cuda, "is_available", lambda: False, "nvidia-smi"),
         (torch.version, "cuda", None, "install a CUDA build of torch"),
-        (torch.version, "hip", "6.4", "AMD"),
+        (torch.version, "hip", "6.4", "made for NVIDIA GPUs"),
         (triton_backend, "version", lambda name: "3.5.1", "Triton 3.5.1 is too old: pip install"),
         (importlib.util, "find_spec", lambda name: None, "pip install triton"),
     ):
         monkeypatch.setattr(place, name, value)
         assert message in TritonBackend().unavailable()
+
+
+def test_triton_under_another_package_name(gpu, monkeypatch):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(triton_backend, "version", version)
+    assert TritonBackend().unavailable() is None
+    monkeypatch.setattr("triton.__version__", "3.5.0")
+    assert "Triton 3.5.0 is too old" in TritonBackend().unavailable()
 
 
 def test_status_of_a_gpu(gpu):

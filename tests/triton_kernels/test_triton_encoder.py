@@ -163,6 +163,57 @@ def test_number_of_graphs_is_bounded(monkeypatch):
     assert len(encoder._graphs) == 3
 
 
+def test_graphs_call_no_cublas():
+    """torch frees cuBLAS's workspace with any graph of its stream."""
+    encoder, *_ = encoder_and_twins(*random_encoder(), tuning=CUBLAS)
+    batch = random_batch([5, 3])
+    for _ in range(3):
+        encoder.hidden_states(batch)
+    assert not encoder._graphs
+
+
+def test_what_cannot_be_captured_runs_without_a_graph(monkeypatch, caplog):
+    attempts = []
+
+    def refused(compute, device):
+        attempts.append(device)
+        raise RuntimeError("operation would make the legacy stream depend on a capturing stream")
+
+    monkeypatch.setattr(triton_encoder, "captured", refused)
+    encoder, *_ = encoder_and_twins(*random_encoder())
+    batch = random_batch([5, 3])
+    results = [encoder.hidden_states(batch) for _ in range(4)]
+    assert len(attempts) == 1
+    assert "batches of 16 tokens run without a CUDA graph: operation would" in caplog.text
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
+
+
+def test_memory_is_freed_after_its_last_use(monkeypatch):
+    """What replaces it may be on another stream."""
+    waits = []
+    encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
+    monkeypatch.setattr(encoder._order, "finish", lambda: waits.append(encoder._workspace))
+    monkeypatch.setattr(triton_encoder, "GRAPH_TOKENS", (16,))
+    encoder.hidden_states(random_batch([17]))
+    small = encoder._workspace
+    encoder.hidden_states(random_batch([40]))
+    assert waits == [None, small]
+    monkeypatch.setattr(triton_encoder, "_MAX_GRAPHS", 1)
+    for skip in range(2):
+        encoder.sentence_embeddings(random_batch([4]), PoolingSpec(skip_tokens=skip))
+    assert len(waits) == 3
+
+
+def test_an_encoder_goes_after_its_last_use(monkeypatch):
+    waits = []
+    monkeypatch.setattr(triton_encoder.StreamOrder, "wait", lambda self: waits.append(self))
+    encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
+    assert not waits
+    del encoder
+    assert len(waits) == 1
+
+
 def test_large_batches_are_computed_in_chunks(monkeypatch):
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=(0,)))
     batch = random_batch([5, 20, 3, 40, 1, 9, 9])
@@ -212,6 +263,20 @@ def test_changed_convolution_weights_are_packed_again():
     before = encoder.sentence_embeddings(batch, pooling)
     convolution.weight.mul_(2)
     torch.testing.assert_close(encoder.sentence_embeddings(batch, pooling), before * 2)
+
+
+def test_convolutions_made_in_inference_mode_leave_no_dead_graphs():
+    """Their weights count no versions: nothing that was made of them can be used again."""
+    encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
+    batch = random_batch([5])
+    with torch.inference_mode():
+        pooling = PoolingSpec(("mean",), (Convolution(torch.randn(4, 16, 3, device=DEVICE), None),))
+        before = encoder.sentence_embeddings(batch, pooling)
+        pooling.convolutions[0].weight.mul_(2)
+        after = encoder.sentence_embeddings(batch, pooling)
+    torch.testing.assert_close(after, before * 2)
+    assert not encoder._graphs
+    assert not encoder._convolutions
 
 
 def test_calls_inside_and_outside_inference_mode():
