@@ -35,7 +35,7 @@ bench: $(INSTALLED)
 # The API reference, from the docstrings: build/docs/fastsal.html
 docs: $(INSTALLED)
 	$(BIN)/python -c 'import pdoc' 2>/dev/null || $(PIP_INSTALL) pdoc
-	$(BIN)/python -W ignore -m pdoc --docformat google -o build/docs fastsal fastsal.measure.evaluation fastsal.engine.pooling
+	$(BIN)/python -W ignore -m pdoc --docformat google -o build/docs fastsal fastsal.evaluation fastsal.pooling
 
 check: $(INSTALLED)
 	mkdir -p build

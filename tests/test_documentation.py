@@ -11,13 +11,13 @@ import textwrap
 import pytest
 
 import fastsal
-import fastsal.engine.pooling
-import fastsal.measure.evaluation
+import fastsal.evaluation
+import fastsal.pooling
 from fastsal.measure.benchmark import BenchReport
 from fastsal.measure.verify import VerificationReport
 from fastsal.modules.preparation import EncoderStatus
 
-MODULES = (fastsal, fastsal.measure.evaluation, fastsal.engine.pooling)
+MODULES = (fastsal, fastsal.evaluation, fastsal.pooling)
 
 #: What public functions return without being public names themselves.
 RESULTS = (EncoderStatus, VerificationReport, BenchReport)
