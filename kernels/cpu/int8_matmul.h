@@ -162,3 +162,7 @@ static void multiply_int8_panel(const LinearTask& task, int index) {
       int8_tiles<kTileRows, kInt8Vectors>(part, 0, task.rows, next_chunk);
   }
 }
+
+static void multiply_int8(const LinearTask& task) {
+  for (int panel = task.first_panel; panel < task.last_panel; ++panel) multiply_int8_panel(task, panel);
+}

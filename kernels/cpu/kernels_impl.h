@@ -5,6 +5,8 @@
 //   FASTSAL_TILE_VECTORS  vectors in a row of the register tile
 //   FASTSAL_BF16_DOT      defined where there are dot products of bfloat16 pairs (AVX512-BF16)
 //   FASTSAL_INT8_DOT      defined where there are dot products of four bytes (AVX512-VNNI)
+//   FASTSAL_MATRIX_TILES  defined where there are products of tiles of bfloat16 and of bytes (AMX)
+//   FASTSAL_MATRIX_MODEL  defined where these tiles are plain C++
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -25,7 +27,12 @@ namespace {
 #include "math.h"
 #include "convert.h"
 #include "matmul.h"
+#if defined(FASTSAL_MATRIX_TILES)
+#include "matrix_tiles.h"
+#include "matrix_matmul.h"
+#else
 #include "int8_matmul.h"
+#endif
 #include "linear.h"
 #include "plain_linear.h"
 #include "layers.h"
@@ -37,9 +44,7 @@ namespace {
 extern const Kernels kernels;
 const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          kLanes,
-                         {kPanelWidth, kPanelWidth, kInt8PanelWidth},
-                         {1, kBfloat16Depth, kInt8Depth},
-                         {0, kBfloat16Bytes, kInt8Bytes},
+                         {kFloatLayout, kBfloat16Layout, kInt8Layout},
                          linear,
                          plain_linear,
                          convert,

@@ -39,11 +39,11 @@ float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
 
 template <typename Row, typename Bias>
 PackedLinear Packer::pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias) {
-  const int width = kernels_.panel_width[static_cast<int>(precision)];
-  const int64_t padded = round_up(out_features, kernels_.lanes);
+  const Layout& layout = kernels_.layout(precision);
+  const int width = layout.panel_width, together = layout.depth;
+  const int64_t padded = round_up(out_features, layout.column_multiple);
   const int64_t depth = precision == Precision::float32 ? in_features : padded_depth(in_features);
   const int64_t entry = stored_bytes(precision);
-  const int together = kernels_.depth[static_cast<int>(precision)];
   const int64_t scales_per_column = precision == Precision::int8 ? scales_of(in_features, group) : 0;
   PackedLinear packed;
   packed.precision = precision;
