@@ -27,15 +27,6 @@ static void convert_to_bfloat16(const ConvertTask& task) {
 }
 #endif
 
-#if defined(FASTSAL_INT8_DOT)
-// Rounds to the nearest, ties to even, and adds; the result is in [0, 256] and saturates.
-FASTSAL_INLINE void store_bytes(char* to, Vec x, IntVec zero) {
-  const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, (__m512)x);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm512_maskz_cvtusepi32_epi8(0xffff, _mm512_add_epi32(rounded, (__m512i)zero)));
-}
-#endif
-
 // A chunk of a row on its way to 8 bits. It gets an offset, and each of its groups a scale s whose whole multiple the
 // offset is, -offset = s * z: entries are q = round(x / s) + z in [0, 255], and 0 is exact. Stored are bytes q, or
 // where there is no instruction for them the integers q - z as floats.

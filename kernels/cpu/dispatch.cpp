@@ -25,6 +25,12 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx_vnni {
+extern const Kernels kernels;
+}
+namespace avx_vnni_model {
+extern const Kernels kernels;
+}
 namespace avx2 {
 extern const Kernels kernels;
 }
@@ -60,11 +66,13 @@ std::vector<InstructionSet> find_instruction_sets() {
   // Intel's dot products of bfloat16 pairs take four times as long as multiply-adds of floats, AMD's as long.
   if (__builtin_cpu_is("intel")) std::swap(sets[sets.size() - 1], sets[sets.size() - 2]);
   sets.push_back({&avx512::kernels, avx512});
+  sets.push_back({&avx_vnni::kernels, avx2 && has_avx_vnni()});
   sets.push_back({&avx2::kernels, avx2});
 #endif
   sets.push_back({&portable::kernels, true});
 #if defined(FASTSAL_HAVE_X86)
   sets.push_back({&amx_model::kernels, bf16, "", true});
+  sets.push_back({&avx_vnni_model::kernels, avx2, "", true});
 #endif
   return sets;
 }

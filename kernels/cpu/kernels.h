@@ -203,6 +203,7 @@ struct Layout {
   int depth;            // consecutive k side by side in a panel
   int operand_bytes;    // of an input's entry; 0 where floats are read as they are
   bool native;          // multiplied in this precision; else the weights become floats in the kernels
+  bool bounded_pairs;   // int8: two weights of one sign side by side in depth sum up to 128 at most
 };
 
 struct Kernels {

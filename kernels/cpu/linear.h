@@ -1,12 +1,12 @@
 // A packed linear layer in any precision. Included by the kernel files inside their own namespace.
 
-constexpr Layout kFloatLayout = {kPanelWidth, kLanes, 1, 0, true};
+constexpr Layout kFloatLayout = {kPanelWidth, kLanes, 1, 0, true, false};
 #if defined(FASTSAL_MATRIX_TILES)
-constexpr Layout kBfloat16Layout = {kMatrixPanelWidth, kMatrixPanelWidth, 2, 2, true};
-constexpr Layout kInt8Layout = {kMatrixPanelWidth, kMatrixPanelWidth, 4, 1, true};
+constexpr Layout kBfloat16Layout = {kMatrixPanelWidth, kMatrixPanelWidth, 2, 2, true, false};
+constexpr Layout kInt8Layout = {kMatrixPanelWidth, kMatrixPanelWidth, 4, 1, true, false};
 #else
-constexpr Layout kBfloat16Layout = {kPanelWidth, kLanes, kBfloat16Depth, kBfloat16Bytes, kBfloat16Bytes > 0};
-constexpr Layout kInt8Layout = {kInt8PanelWidth, kLanes, kInt8Depth, kInt8Bytes, kHasOffset};
+constexpr Layout kBfloat16Layout = {kPanelWidth, kLanes, kBfloat16Depth, kBfloat16Bytes, kBfloat16Bytes > 0, false};
+constexpr Layout kInt8Layout = {kInt8PanelWidth, kLanes, kInt8Depth, kInt8Bytes, kHasOffset, kBoundedPairs};
 #endif
 
 static void linear(const LinearTask& task) {

@@ -13,7 +13,12 @@ static void spin(int64_t steps) {
 #pragma GCC unroll 8
     for (int i = 0; i < kTileRows; ++i)
 #pragma GCC unroll 8
-      for (int j = 0; j < kTileVectors; ++j) sums[i][j] = Format::accumulate(sums[i][j], value, columns[j]);
+      for (int j = 0; j < kTileVectors; ++j) {
+#if defined(FASTSAL_INT8_PAIRS)
+        __asm__ volatile("" : "+x"(columns[j]));  // else its products would be made once
+#endif
+        sums[i][j] = Format::accumulate(sums[i][j], value, columns[j]);
+      }
   }
   __asm__ volatile("" : : "m"(sums));
 }

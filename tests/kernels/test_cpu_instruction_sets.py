@@ -31,8 +31,9 @@ def assert_same_bits(one: str, other: str, dtype: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_a_model_has_the_bits_of_the_instructions(dtype, monkeypatch):
-    assert_same_bits("amx", "amx_model", dtype, monkeypatch)
+@pytest.mark.parametrize("name", ["amx", "avx_vnni"])
+def test_a_model_has_the_bits_of_the_instructions(name, dtype, monkeypatch):
+    assert_same_bits(name, f"{name}_model", dtype, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["amx", "amx_model"])
