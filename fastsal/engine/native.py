@@ -40,14 +40,17 @@ def why_unavailable() -> str | None:
 
 
 def describe_kernels() -> str:
-    """Instruction sets of this build, the selected one named first. Only where the kernels are available."""
-    others = [name for name, runs_here in _cpu.instruction_sets() if runs_here]
-    selected = _cpu.selected_instruction_set()
-    detail = f"{selected} (instruction sets that run here: {', '.join(others)})"
-    if selected != "avx512_bf16":
-        detail += "; bfloat16 weights in memory, computed in float32"
-    if selected not in ("avx512_bf16", "avx512_vnni"):
-        detail += "; int8 weights in memory, computed in float32"
+    """Instruction sets that run here, the selected one named first. Only where the kernels are available."""
+    sets = {each.name: each for each in _cpu.instruction_sets()}
+    selected = sets[_cpu.selected_instruction_set()]
+    others = [each.name for each in sets.values() if each.runs_here and not each.model]
+    detail = f"{selected.name} (instruction sets that run here: {', '.join(others)})"
+    for precision in PRECISIONS:
+        if precision not in selected.native:
+            detail += f"; {precision} weights in memory, computed in float32"
+    for each in sets.values():
+        if each.refused:
+            detail += f"; {each.name} is not used: {each.refused}"
     return detail
 
 

@@ -13,25 +13,17 @@ FASTSAL_INLINE Vec round_to_even(Vec x) {
   return (x + shifter) - shifter;
 }
 
-#if defined(FASTSAL_BF16_DOT)
+#if defined(FASTSAL_BF16_DOT) || defined(FASTSAL_MATRIX_TILES)
+// Behind the columns zeros, up to the end of a tile.
 static void convert_to_bfloat16(const ConvertTask& task) {
   for (int r = 0; r < task.rows; ++r) {
     const float* input = task.input + r * task.input_stride;
     char* output = static_cast<char*>(task.output) + r * task.row_bytes;
-    for (int c = 0; c < task.columns; c += kLanes) {
-      const Vec value = load_columns(input + c, task.columns - c);
+    for (int c = 0; c < round_up(task.columns, 2 * kLanes); c += kLanes) {
+      const Vec value = c < task.columns ? load_columns(input + c, task.columns - c) : Vec{};
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(output + 2 * c), (__m256i)_mm512_cvtneps_pbh((__m512)value));
     }
   }
-}
-#endif
-
-#if defined(FASTSAL_INT8_DOT)
-// Rounds to the nearest, ties to even, and adds; the result is in [0, 256] and saturates.
-FASTSAL_INLINE void store_bytes(char* to, Vec x, IntVec zero) {
-  const __m512i rounded = _mm512_maskz_cvtps_epi32(0xffff, (__m512)x);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm512_maskz_cvtusepi32_epi8(0xffff, _mm512_add_epi32(rounded, (__m512i)zero)));
 }
 #endif
 
@@ -139,7 +131,7 @@ static void convert_to_int8(const ConvertTask& task) {
 }
 
 static void convert(const ConvertTask& task) {
-#if defined(FASTSAL_BF16_DOT)
+#if defined(FASTSAL_BF16_DOT) || defined(FASTSAL_MATRIX_TILES)
   if (task.weights->precision == Precision::bfloat16) return convert_to_bfloat16(task);
 #endif
   if (task.weights->precision == Precision::int8) return convert_to_int8(task);

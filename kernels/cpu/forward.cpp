@@ -39,7 +39,7 @@ ForwardPass::ForwardPass(const Encoder& encoder, const Batch& batch, int threads
       hidden_stride_(stride_of(spec_.hidden_size, kernels_.lanes)),
       qkv_stride_(stride_of(3 * int64_t{spec_.hidden_size}, kernels_.lanes)),
       embedding_stride_(stride_of(spec_.embedding_size, kernels_.lanes)),
-      panel_width_(kernels_.panel_width[static_cast<int>(spec_.precision)]),
+      panel_width_(kernels_.layout(spec_.precision).panel_width),
       query_stride_(stride_of(round_up(spec_.hidden_size, panel_width_), kernels_.lanes)) {
   plan_blocks(scheme);
 }
@@ -88,7 +88,7 @@ ForwardPass::Workspace ForwardPass::carve(float* memory, int members) const {
   };
   const int64_t rows = max_rows_;
   const auto take_operand = [&](int columns) {
-    const int entry = kernels_.operand_bytes[static_cast<int>(spec_.precision)];
+    const int entry = kernels_.layout(spec_.precision).operand_bytes;
     OperandBuffer buffer;
     buffer.row_bytes = operand_row_bytes(columns, entry);
     buffer.scales_stride = rows;
@@ -204,7 +204,7 @@ void ForwardPass::embed(const Block& block, const Workspace& space, const Team& 
 Operand ForwardPass::operand(const float* input, int64_t stride, int columns, const PackedLinear& weights, int rows,
                              const OperandBuffer& buffer, const Team& team) const {
   const PartTimer timer(profile_, kConversions);
-  if (kernels_.operand_bytes[static_cast<int>(spec_.precision)] == 0) return rows_of(input, stride);
+  if (kernels_.layout(spec_.precision).operand_bytes == 0) return rows_of(input, stride);
   const Range mine = share(rows, team);
   kernels_.convert({input + mine.begin * stride, stride, static_cast<int>(mine.end - mine.begin), columns, &weights,
                     buffer.rows + mine.begin * buffer.row_bytes, buffer.row_bytes, buffer.scales + mine.begin,

@@ -69,7 +69,7 @@ class ForwardPass {
   void pool_window_sums(size_t index, const Workspace& space, const Team& team) const;
   void pad_rows(const Block& block, const Workspace& space, const Team& team) const;
 
-  int float_panel_width() const { return kernels_.panel_width[static_cast<int>(Precision::float32)]; }
+  int float_panel_width() const { return kernels_.layout(Precision::float32).panel_width; }
   int64_t tokens_of(int64_t sentence) const { return batch_.cu_seqlens[sentence + 1] - batch_.cu_seqlens[sentence]; }
 
   const Encoder& encoder_;

@@ -1,8 +1,9 @@
 // int8: exact integer sums over a group of k, scaled and added up in float. Included by the kernel files inside their
 // own namespace.
 //
-// Both kinds of sums stay in registers, since loads and stores of float sums at every group's end would take a tenth of
-// the time. So the panels are narrower than those of other precisions, and twice as many k of one stay in L1.
+// Where there are 32 registers both kinds of sums stay in them, since loads and stores of float sums at every group's
+// end would take a tenth of the time. So the panels are narrower than those of other precisions, and twice as many k of
+// one stay in L1.
 
 constexpr int kInt8Vectors = 2;
 constexpr int kInt8PanelWidth = kInt8Vectors * kLanes;
@@ -17,6 +18,14 @@ constexpr int kInt8Depth = 4, kInt8Bytes = 1, kInt8Chunk = 2 * kSumChunk;
 typedef FloatFormat GroupFormat;
 constexpr bool kHasOffset = false;
 constexpr int kInt8Depth = 1, kInt8Bytes = 4, kInt8Chunk = kSumChunk;
+#endif
+// A dot product of pairs waits for its addition only, so that few sums keep the processor busy, and needs registers.
+#if defined(FASTSAL_INT8_PAIRS)
+constexpr bool kBoundedPairs = true;
+constexpr int kInt8Rows = 4;
+#else
+constexpr bool kBoundedPairs = false;
+constexpr int kInt8Rows = kTileRows;
 #endif
 typedef GroupFormat::Unit GroupUnit;
 
@@ -55,6 +64,9 @@ FASTSAL_INLINE void add_chunk(const GroupUnit* (&rows)[kRows], const GroupUnit*&
   for (int k = 0; k < k_count; k += group) {
     const int steps = steps_of<GroupFormat>(k_count - k < group ? k_count - k : group);
     GroupFormat::Sum sums[kRows][kVectors] = {};
+#if FASTSAL_LANES < 16
+    __asm__ volatile("" : "+m"(values));  // 16 registers are for the integer sums: these wait in memory
+#endif
     multiply<GroupFormat, kRows, kVectors, kPrefetch>(rows, panel, kWidth, steps, sums, ahead);
     if (kPrefetch) ahead.next += int64_t{steps} * ahead.lines * Prefetch::kLine;
 #pragma GCC unroll 8
@@ -151,14 +163,18 @@ static void multiply_int8_panel(const LinearTask& task, int index) {
     part.k_count = end - k;
     part.add = k > 0;
     part.finish = end == linear.in_features;
-    NextChunk next_chunk(static_cast<int>(divide_up(task.rows, kTileRows)), steps_of<GroupFormat>(end - k));
+    NextChunk next_chunk(static_cast<int>(divide_up(task.rows, kInt8Rows)), steps_of<GroupFormat>(end - k));
     if (end < task.k_end)
       next_chunk.set(linear, panel, end, task.k_end, kInt8Chunk);
     else if (index + 1 < task.last_panel)
       next_chunk.set(linear, panel_of<kInt8Vectors>(linear, index + 1), task.k_begin, task.k_end, kInt8Chunk);
     if (panel.vectors == 1)
-      int8_tiles<kTileRows, 1>(part, 0, task.rows, next_chunk);
+      int8_tiles<kInt8Rows, 1>(part, 0, task.rows, next_chunk);
     else
-      int8_tiles<kTileRows, kInt8Vectors>(part, 0, task.rows, next_chunk);
+      int8_tiles<kInt8Rows, kInt8Vectors>(part, 0, task.rows, next_chunk);
   }
+}
+
+static void multiply_int8(const LinearTask& task) {
+  for (int panel = task.first_panel; panel < task.last_panel; ++panel) multiply_int8_panel(task, panel);
 }

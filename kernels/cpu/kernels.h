@@ -56,9 +56,10 @@ constexpr int stored_bytes(Precision precision) {  // of a weight
 //   depth 1: W[n][0] W[n+1][0] ... W[n+w-1][0]   W[n][1] W[n+1][1] ...
 //   depth 2: W[n][0] W[n][1] W[n+1][0] W[n+1][1] ... W[n+w-1][0] W[n+w-1][1]   W[n][2] W[n][3] ...
 //
-// The last panel is only as wide as needed, in whole vectors; spare columns and spare k (in_features is padded to
-// padded_depth) are zeros. `bias` has spare zeros too. int8 weights have scales: for every panel and chunk of
-// kSumChunk k its sum of the weights as rounded, a value for each of the w columns, then the w scales of each group.
+// The last panel is only as wide as needed, in whole vectors or whole tiles (see Kernels); spare columns and spare k
+// (in_features is padded to padded_depth) are zeros. `bias` has spare zeros too. int8 weights have scales: for every
+// panel and chunk of kSumChunk k its sum of the weights as rounded, a value for each of the w columns, then the w
+// scales of each group.
 struct PackedLinear {
   const void* panels = nullptr;
   const float* bias = nullptr;
@@ -71,7 +72,7 @@ struct PackedLinear {
   const float* inverse_smoothing = nullptr;  // int8: what multiplies every input column first; may be null
 };
 
-constexpr int padded_depth(int in_features) { return (in_features + 3) / 4 * 4; }
+constexpr int padded_depth(int in_features) { return (in_features + 63) / 64 * 64; }  // whole tiles of AMX
 
 // Rows that a weight matrix multiplies, in the format that its precision needs. int8 rows have per chunk of kSumChunk
 // entries its offset, then the scales of its groups: an entry q of a group with scale s stands for s * q + offset. All
@@ -195,15 +196,20 @@ struct PoolingTask {
   float* products;  // scratch of a convolution: num_positions * panel_width floats
 };
 
+// How an instruction set wants the operands of its products in one precision.
+struct Layout {
+  int panel_width;      // columns of a weight panel
+  int column_multiple;  // what the last panel is padded to
+  int depth;            // consecutive k side by side in a panel
+  int operand_bytes;    // of an input's entry; 0 where floats are read as they are
+  bool native;          // multiplied in this precision; else the weights become floats in the kernels
+  bool bounded_pairs;   // int8: two weights of one sign side by side in depth sum up to 128 at most
+};
+
 struct Kernels {
   const char* name;
   int lanes;  // floats in a vector
-  // Per precision: columns of a weight panel; consecutive k side by side in a panel; bytes of an operand's entry, 0
-  // where floats are read as they are (always for float32, and where the processor has no instructions for the
-  // precision).
-  int panel_width[kPrecisions];
-  int depth[kPrecisions];
-  int operand_bytes[kPrecisions];
+  Layout layouts[kPrecisions];
   void (*linear)(const LinearTask&);
   void (*plain_linear)(const PlainLinearTask&);
   void (*convert)(const ConvertTask&);
@@ -216,6 +222,8 @@ struct Kernels {
   void (*normalize)(float* row, int64_t columns);
   void (*activate)(float* values, int64_t stride, int rows, int columns, Activation activation);
   int64_t (*peak)(Precision precision, int64_t steps);  // see peak.h
+
+  const Layout& layout(Precision precision) const { return layouts[static_cast<int>(precision)]; }
 };
 
 }  // namespace fastsal

@@ -4,7 +4,11 @@
 //   FASTSAL_TILE_ROWS     rows of the register tile
 //   FASTSAL_TILE_VECTORS  vectors in a row of the register tile
 //   FASTSAL_BF16_DOT      defined where there are dot products of bfloat16 pairs (AVX512-BF16)
-//   FASTSAL_INT8_DOT      defined where there are dot products of four bytes (AVX512-VNNI)
+//   FASTSAL_INT8_DOT      defined where there are dot products of four bytes: one instruction (VNNI), or by the next
+//   FASTSAL_INT8_PAIRS    defined where these go by pairs of bytes that saturate at 16 bits (AVX2, AVX-512 BW)
+//   FASTSAL_INT8_MODEL    defined where they are made of other instructions that every AVX2 processor has
+//   FASTSAL_MATRIX_TILES  defined where there are products of tiles of bfloat16 and of bytes (AMX)
+//   FASTSAL_MATRIX_MODEL  defined where these tiles are plain C++
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -23,9 +27,17 @@ namespace fastsal::FASTSAL_ISA {
 namespace {
 #include "vector.h"
 #include "math.h"
+#if defined(FASTSAL_INT8_DOT)
+#include "bytes.h"
+#endif
 #include "convert.h"
 #include "matmul.h"
+#if defined(FASTSAL_MATRIX_TILES)
+#include "matrix_tiles.h"
+#include "matrix_matmul.h"
+#else
 #include "int8_matmul.h"
+#endif
 #include "linear.h"
 #include "plain_linear.h"
 #include "layers.h"
@@ -37,9 +49,7 @@ namespace {
 extern const Kernels kernels;
 const Kernels kernels = {FASTSAL_STRING(FASTSAL_ISA),
                          kLanes,
-                         {kPanelWidth, kPanelWidth, kInt8PanelWidth},
-                         {1, kBfloat16Depth, kInt8Depth},
-                         {0, kBfloat16Bytes, kInt8Bytes},
+                         {kFloatLayout, kBfloat16Layout, kInt8Layout},
                          linear,
                          plain_linear,
                          convert,

@@ -35,12 +35,12 @@ struct Bfloat16Format {
 struct Int8Format {
   typedef int32_t Unit __attribute__((may_alias));  // four uint8 of a row, four int8 of a column
   typedef IntVec Sum;
-  typedef __m512i Columns;
+  typedef IntVec Columns;
   static constexpr int kDepth = 4;
-  FASTSAL_INLINE Columns load_columns(const Unit* from) { return _mm512_loadu_si512(from); }
-  FASTSAL_INLINE Sum accumulate(Sum sum, Unit value, Columns columns) {
-    return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(value), columns);
+  FASTSAL_INLINE Columns load_columns(const Unit* from) {
+    return (IntVec)load(reinterpret_cast<const float*>(from));  // no arithmetic: bits
   }
+  FASTSAL_INLINE Sum accumulate(Sum sum, Unit value, Columns columns) { return dot_bytes(sum, value, columns); }
 };
 #endif
 

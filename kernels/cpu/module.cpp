@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -69,10 +70,11 @@ const float* smoothing(const std::optional<Floats>& values, const char* name, in
   return values ? values->data() : nullptr;
 }
 
+constexpr std::array<const char*, fastsal::kPrecisions> kPrecisionNames = {"float32", "bfloat16", "int8"};
+
 fastsal::Precision precision_from_name(const std::string& name) {
-  if (name == "float32") return fastsal::Precision::float32;
-  if (name == "bfloat16") return fastsal::Precision::bfloat16;
-  if (name == "int8") return fastsal::Precision::int8;
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i)
+    if (name == kPrecisionNames[i]) return static_cast<fastsal::Precision>(i);
   throw std::invalid_argument("precision must be 'float32', 'bfloat16' or 'int8', got '" + name + "'");
 }
 
@@ -164,15 +166,25 @@ NB_MODULE(_cpu, m) {
   m.doc() = "fastsal's CPU kernels";
   nb::set_leak_warnings(false);  // models that live until the interpreter exits are no leak
 
+  nb::class_<fastsal::InstructionSet>(m, "InstructionSet", "An instruction set of this build.")
+      .def_prop_ro("name", [](const fastsal::InstructionSet& self) { return std::string(self.kernels->name); })
+      .def_ro("runs_here", &fastsal::InstructionSet::runs_here)
+      .def_ro("refused", &fastsal::InstructionSet::refused,
+              "Why it does not run, though the processor has its instructions; mostly empty.")
+      .def_ro("model", &fastsal::InstructionSet::model, "Instructions in plain C++: for tests.")
+      .def_prop_ro(
+          "native",
+          [](const fastsal::InstructionSet& self) {
+            std::vector<std::string> names;
+            for (size_t precision = 0; precision < kPrecisionNames.size(); ++precision)
+              if (self.kernels->layouts[precision].native) names.push_back(kPrecisionNames[precision]);
+            return names;
+          },
+          "The precisions that it multiplies in; others' weights become floats in the kernels.");
+
   m.def(
-      "instruction_sets",
-      [] {
-        std::vector<std::pair<std::string, bool>> sets;
-        for (const fastsal::InstructionSet& set : fastsal::instruction_sets())
-          sets.emplace_back(set.kernels->name, set.runs_here);
-        return sets;
-      },
-      "Names of this build's instruction sets, fastest first, and whether each runs on this processor.");
+      "instruction_sets", [] { return fastsal::instruction_sets(); },
+      "This build's instruction sets, fastest first, then the models.");
 
   m.def(
       "selected_instruction_set", [] { return std::string(fastsal::select_kernels().name); },

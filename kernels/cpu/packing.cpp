@@ -23,10 +23,16 @@ uint16_t to_bfloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // ties to even
 }
 
-// Rounds `count` weights to int8; returns the scale, and in *sum the sum of the rounded weights.
-float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
+// Rounds `count` weights to int8; returns the scale, and in *sum the sum of the rounded weights. With `bounded_pairs`
+// two neighbours of one sign are at most 127 in sum before they are rounded and 128 after: times 255 each, the largest
+// input, that is 32640 and fits into 16 bits.
+float quantize(const float* weights, int count, bool bounded_pairs, int8_t* rounded, float* sum) {
   float largest = 0.f;
   for (int k = 0; k < count; ++k) largest = std::max(largest, std::fabs(weights[k]));
+  for (int k = 0; bounded_pairs && k + 1 < count; k += 2) {
+    const bool one_sign = (weights[k] < 0.f) == (weights[k + 1] < 0.f);
+    if (one_sign) largest = std::max(largest, std::fabs(weights[k] + weights[k + 1]));
+  }
   const float scale = largest > 0.f ? largest / 127.f : 1.f;
   int total = 0;
   for (int k = 0; k < count; ++k) {
@@ -41,11 +47,11 @@ float quantize(const float* weights, int count, int8_t* rounded, float* sum) {
 
 template <typename Row, typename Bias>
 PackedLinear Packer::pack(int out_features, int in_features, Precision precision, int group, Row row, Bias bias) {
-  const int width = kernels_.panel_width[static_cast<int>(precision)];
-  const int64_t padded = round_up(out_features, kernels_.lanes);
+  const Layout& layout = kernels_.layout(precision);
+  const int width = layout.panel_width, together = layout.depth;
+  const int64_t padded = round_up(out_features, layout.column_multiple);
   const int64_t depth = precision == Precision::float32 ? in_features : padded_depth(in_features);
   const int64_t entry = stored_bytes(precision);
-  const int together = kernels_.depth[static_cast<int>(precision)];
   const int64_t scales_per_column = precision == Precision::int8 ? scales_of(in_features, group) : 0;
   PackedLinear packed;
   packed.precision = precision;
@@ -83,7 +89,7 @@ PackedLinear Packer::pack(int out_features, int in_features, Precision precision
           int8_t rounded[kSumChunk];
           float sum;
           const int count = std::min(group, in_features - k);
-          const float scale = quantize(weights + k, count, rounded, &sum);
+          const float scale = quantize(weights + k, count, layout.bounded_pairs, rounded, &sum);
           for (int i = 0; i < count; ++i) put(k + i, rounded[i]);
           float* chunk = scales + first * scales_per_column + k / kSumChunk * chunk_scales(group) * columns + column;
           chunk[0] += scale * sum;

@@ -55,12 +55,11 @@ double product_rate(const Kernels& kernels, Precision precision, int rows, int i
   const PackedLinear packed = packer.linear(parts, precision);
 
   const int64_t input_stride = stride_of(in_features, kernels.lanes);
-  const int64_t output_stride =
-      stride_of(round_up(out_features, kernels.panel_width[static_cast<int>(precision)]), kernels.lanes);
+  const int64_t output_stride = stride_of(round_up(out_features, kernels.layout(precision).panel_width), kernels.lanes);
   std::vector<float> input(static_cast<size_t>(rows * input_stride), 0.5f);
   std::vector<float> output(static_cast<size_t>(rows * output_stride));
   Operand operand{input.data(), input_stride * static_cast<int64_t>(sizeof(float)), nullptr, 0};
-  const int entry = kernels.operand_bytes[static_cast<int>(precision)];
+  const int entry = kernels.layout(precision).operand_bytes;
   const int64_t row_bytes = operand_row_bytes(in_features, entry);
   std::vector<char> converted(static_cast<size_t>(rows * row_bytes));
   std::vector<float> scales(static_cast<size_t>(rows) * scales_of(in_features, packed.group));

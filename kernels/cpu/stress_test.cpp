@@ -10,6 +10,7 @@
 #include "dispatch.h"
 #include "encoder.h"
 #include "pooling.h"
+#include "self_check.h"
 #include "threads.h"
 
 using namespace fastsal;
@@ -158,13 +159,26 @@ int check_plain_linear(const Kernels& kernels) {
   return wrong;
 }
 
+// The check that guards an instruction set accepts what is right and notices a product that is not.
+int check_self_check(const Kernels& kernels) {
+  if (!kernels.layout(Precision::bfloat16).operand_bytes || !kernels.layout(Precision::int8).native) return 0;
+  static void (*linear)(const LinearTask&);
+  linear = kernels.linear;
+  Kernels broken = kernels;
+  broken.linear = [](const LinearTask& task) {
+    linear(task);
+    task.output[task.output_stride * (task.rows - 1)] += 1.f;
+  };
+  return !self_check(kernels).empty() + self_check(broken).empty();
+}
+
 }  // namespace
 
 int main() {
   int wrong = 0;
   for (const InstructionSet& set : instruction_sets()) {
     if (!set.runs_here) continue;
-    wrong += check_plain_linear(*set.kernels);
+    wrong += check_plain_linear(*set.kernels) + check_self_check(*set.kernels);
     for (Precision precision : {Precision::float32, Precision::bfloat16, Precision::int8})
       wrong += check(*set.kernels, precision);
     std::printf("%s: %d results differ so far\n", set.kernels->name, wrong);

@@ -38,6 +38,7 @@ class Int8Twin(OracleEncoder):
     def __init__(self, spec, weights, isa) -> None:
         super().__init__(spec, weights)
         self._bfloat16_attention = isa == "avx512_bf16"
+        self._bounded_pairs = isa == "avx2"
         vectors = int8_smoothing(spec, weights.map(Tensor.numpy))
         smoothing = [tuple(map(torch.from_numpy, pair)) for pair in vectors]
         self._smoothing = {id(layer): vectors for layer, vectors in zip(weights.layers, smoothing, strict=True)}
@@ -71,7 +72,7 @@ class Int8Twin(OracleEncoder):
         for columns, rows in zip(weight.split(CHUNK, dim=1), x.split(CHUNK, dim=1), strict=True):
             offset, steps_below = _offset(rows)
             for column_group, row_group in zip(columns.split(group, dim=1), rows.split(group, dim=1), strict=True):
-                step = column_group.abs().amax(1, keepdim=True) / 127
+                step = self._largest(column_group) / 127
                 step[step == 0] = 1
                 scale = (row_group.amax(1, keepdim=True).clamp(min=0) - offset) / 255
                 scale[scale == 0] = 1
@@ -80,6 +81,15 @@ class Int8Twin(OracleEncoder):
                 rounded = ((row_group / scale).round() + zero).clamp(0, 255) - zero
                 result += (rounded * scale) @ ((column_group / step).round() * step).T
         return result
+
+    def _largest(self, weights: Tensor) -> Tensor:
+        """What becomes 127 in each row of weights: the largest, or the largest sum of two neighbours of one sign."""
+        largest = weights.abs().amax(1, keepdim=True)
+        if not self._bounded_pairs:
+            return largest
+        even, odd = F.pad(weights, (0, weights.shape[1] % 2)).unfold(1, 2, 2).unbind(2)
+        sums = torch.where((even < 0) == (odd < 0), (even + odd).abs(), torch.zeros(()))
+        return torch.maximum(largest, sums.amax(1, keepdim=True))
 
 
 def _offset(rows: Tensor) -> tuple[Tensor, Tensor]:
