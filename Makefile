@@ -23,9 +23,10 @@ export HF_HUB_OFFLINE ?= 1
 demo: $(INSTALLED)
 	$(BIN)/python -m fastsal.demo
 
-# One test process: tests of threads and of memory need the cores for themselves.
+# A process per core, each with one thread; tests of threads and of memory then have the cores for themselves.
 test: $(INSTALLED) check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not quiet' --durations 10
+	$(BIN)/python -m pytest -q -m quiet
 
 # Some ten minutes. The rivals take part where they are installed: pip install '.[peers]'.
 bench: $(INSTALLED)

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is: several test processes share the processors
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch

@@ -14,6 +14,8 @@ from tiny import TEXTS, bert_checkpoint, model_folder
 
 import fastsal
 
+pytestmark = pytest.mark.quiet
+
 DTYPES = ["float32", "bfloat16", "int8"]
 
 

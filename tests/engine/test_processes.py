@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.quiet
+
 HEAVY = ("torch", "transformers", "sentence_transformers", "sklearn", "scipy", "pandas")
 
 

@@ -20,6 +20,8 @@ from fastsal.engine.native import batch_arguments
 from fastsal.engine.packing import pack_token_lists
 from fastsal.engine.pooling import PoolingSpec
 
+pytestmark = pytest.mark.quiet
+
 
 @pytest.fixture
 def two_threads():
