@@ -47,7 +47,7 @@ class Launch:
     Attributes:
         kernel: the function.
         signature, constants, attributes: what `triton.compiler.ASTSource` takes.
-        options: num_warps, num_stages.
+        options: num_warps, num_stages, maxnreg.
         grid: number of programs.
     """
 
@@ -87,7 +87,7 @@ def record(launch: Callable[[], None]) -> list[Launch]:
 @contextmanager
 def recorded(launches: list[Launch]):
     def run(self: JITFunction, *args: object, grid: tuple[int, ...], warmup: bool, **kwargs: object) -> None:
-        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in kwargs}
         values = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         signature, constants, attributes = {}, {}, {}
         for position, name in enumerate(self.arg_names):
