@@ -117,6 +117,9 @@ class CpuEncoder:
         )
         return output
 
+    def warm_up(self, pooling: PoolingSpec) -> None:
+        """Nothing is left to do: the kernels are compiled, the weights laid out."""
+
     def _pooling(self, pooling: PoolingSpec) -> _cpu.Pooling:
         key = pooling.fingerprint()
         known = self._poolings.get(key)
