@@ -73,6 +73,21 @@ def test_few_tokens_and_sizes_of_one(report):
     report("--arch", "sm_90", "--model", "albert-base", "one-head-of-26", "--dtype", "bfloat16", "--tokens", "1", "16")
 
 
+def test_the_roofline_of_a_layer(tmp_path):
+    """Every launch has an estimate no smaller than its floor, and something that bounds it."""
+    file = tmp_path / "roofline.json"
+    command = [sys.executable, BENCHMARK.with_name("triton_roofline.py"), "--model", "minilm", "--json", file]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    (rows,) = json.loads(file.read_text()).values()
+    assert [row["kernel"] for row in rows] == [
+        "attention_32", "linear_qkv", "linear_residual", "linear_up", "linear_down", "residual_norm",
+    ]  # fmt: skip
+    for row in rows:
+        assert 0 < row["floor"] <= row["estimate"] < 10 * row["floor"]
+        assert row["bound"]
+
+
 def test_a_kernel_that_spills_fails_the_report(report, tmp_path):
     program = (
         f"import sys; sys.path.insert(0, {str(BENCHMARK.parent)!r})\n"
