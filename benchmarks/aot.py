@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -47,8 +48,9 @@ class Launch:
     Attributes:
         kernel: the function.
         signature, constants, attributes: what `triton.compiler.ASTSource` takes.
-        options: num_warps, num_stages.
+        options: num_warps, num_stages, maxnreg.
         grid: number of programs.
+        values: all arguments, by name.
     """
 
     kernel: JITFunction
@@ -57,6 +59,7 @@ class Launch:
     attributes: dict[tuple[int], list]
     options: dict[str, int]
     grid: int
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def record(launch: Callable[[], None]) -> list[Launch]:
 @contextmanager
 def recorded(launches: list[Launch]):
     def run(self: JITFunction, *args: object, grid: tuple[int, ...], warmup: bool, **kwargs: object) -> None:
-        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in kwargs}
         values = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         signature, constants, attributes = {}, {}, {}
         for position, name in enumerate(self.arg_names):
@@ -106,7 +109,7 @@ def recorded(launches: list[Launch]):
                     attributes[(position,)] = _DIVISIBLE
             else:
                 signature[name] = "fp32"
-        launches.append(Launch(self, signature, constants, attributes, options, grid[0]))
+        launches.append(Launch(self, signature, constants, attributes, options, grid[0], values))
 
     with mock.patch.object(JITFunction, "run", run):
         yield
@@ -114,22 +117,34 @@ def recorded(launches: list[Launch]):
 
 def compile_launch(launch: Launch, target_name: str) -> Compiled:
     """Compile for one of TARGETS; results are cached by Triton itself."""
-    source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
-    binary = triton.compile(source, target=TARGETS[target_name], options=dict(launch.options))
+    binary = _binary(launch, target_name)
     num_warps, shared = binary.metadata.num_warps, binary.metadata.shared
-    registers, spilled = _nvidia_resources(binary.asm["cubin"])
+    registers, spilled = _resources(_cuobjdump("-res-usage", binary.asm["cubin"]))
     found = re.findall(r"\b(wgmma\.mma_async|mma\.sync)\b", binary.asm["ptx"])
     instructions = {name: found.count(name) for name in sorted(set(found))}
     return Compiled(registers, spilled, shared, _programs(target_name, registers, shared, num_warps), instructions)
 
 
-def _nvidia_resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack per thread, as ptxas allotted them."""
+def machine_code(launch: Launch, target_name: str) -> str:
+    """The listing of a launch's instructions (SASS)."""
+    return _cuobjdump("-sass", _binary(launch, target_name).asm["cubin"])
+
+
+def _binary(launch: Launch, target_name: str) -> Any:
+    source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
+    return triton.compile(source, target=TARGETS[target_name], options=dict(launch.options))
+
+
+def _cuobjdump(option: str, cubin: bytes) -> str:
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        listing = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
+
+
+def _resources(listing: str) -> tuple[int, int]:
+    """Registers and bytes of stack per thread, as ptxas allotted them."""
     registers, stack = re.search(r"REG:(\d+)", listing), re.search(r"STACK:(\d+)", listing)
     if registers is None or stack is None:
         raise RuntimeError(f"cuobjdump reported no resources: {listing!r}")

@@ -50,6 +50,8 @@ LINEAR = {
     ],
     16_384: [
         _matrix(64, 128, 64, 4, 4), _matrix(128, 64, 64, 4, 4), _matrix(128, 128, 64, 8, 3),
+        # two programs per multiprocessor: one computes GELU while the other multiplies
+        {**_matrix(128, 128, 64, 8, 3), "maxnreg": 128},
         _matrix(128, 128, 64, 8, 4), _matrix(128, 128, 64, 4, 3), _matrix(128, 256, 64, 8, 3),
         _matrix(128, 256, 64, 8, 4),
     ],

@@ -53,6 +53,10 @@ class PreparedEncoder(Protocol):
         """
         ...
 
+    def warm_up(self, pooling: PoolingSpec) -> None:
+        """Do now what the first calls of `sentence_embeddings` would have to: compile, capture."""
+        ...
+
 
 class Backend(Protocol):
     """A way to compute encoders."""

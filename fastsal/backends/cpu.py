@@ -60,6 +60,9 @@ class CpuEncoder:
         packed = self.pooling(pooling)
         return torch.from_numpy(self.native.sentence_embeddings(batch, packed, torch.get_num_threads()))
 
+    def warm_up(self, pooling: PoolingSpec) -> None:
+        """Nothing is left to do: the kernels are compiled, the weights laid out."""
+
     def pooling(self, pooling: PoolingSpec) -> NativePooling:
         """`pooling` packed, kept for the next call with the same one."""
         key = pooling_fingerprint(pooling)

@@ -31,11 +31,11 @@ class HostBatch:
     """The numbers of a PackedBatch, on the host and within their tables.
 
     Attributes:
-        tokens: (3, T) int64: ids (zeros where vectors are given), positions, types.
+        tokens: ids (zeros where vectors are given), positions, types, each (T,) int64.
         cu_seqlens: (B + 1,) int64.
     """
 
-    tokens: np.ndarray
+    tokens: tuple[np.ndarray, ...]
     cu_seqlens: np.ndarray
 
     def chunks(self, max_tokens: int) -> Iterator[tuple[int, int]]:
@@ -67,7 +67,7 @@ def to_host(batch: PackedBatch, spec: EncoderSpec) -> HostBatch:
         IndexError: an id, type or position outside its table.
     """
     ids = np.zeros_like(batch.position_ids) if batch.input_ids is None else batch.input_ids
-    tokens = np.stack([ids, batch.position_ids, batch.token_type_ids])
+    tokens = (ids, batch.position_ids, batch.token_type_ids)
     names = ("input_ids", "position_ids", "token_type_ids")
     for name, numbers, rows in zip(
         names, tokens, (spec.vocab_size, spec.max_positions, spec.type_vocab_size), strict=True
@@ -127,10 +127,10 @@ class Chunk:
     """Consecutive sentences of a HostBatch, with their tiles.
 
     Attributes:
-        tokens: (3, T); cu_seqlens: (B + 1,) from 0; segments, tiles, blocks, attention: as in DeviceBatch.
+        tokens: as in HostBatch; cu_seqlens: (B + 1,) from 0; segments, tiles, blocks, attention: as in DeviceBatch.
     """
 
-    tokens: np.ndarray
+    tokens: tuple[np.ndarray, ...]
     cu_seqlens: np.ndarray
     segments: np.ndarray
     tiles: np.ndarray
@@ -140,7 +140,7 @@ class Chunk:
     @property
     def capacity(self) -> Capacity:
         """Just what it needs."""
-        return Capacity(self.tokens.shape[1], len(self.cu_seqlens) - 1, len(self.tiles), len(self.blocks))
+        return Capacity(len(self.segments), len(self.cu_seqlens) - 1, len(self.tiles), len(self.blocks))
 
 
 def make_chunk(
@@ -151,7 +151,8 @@ def make_chunk(
     cu_seqlens = host.cu_seqlens[first : end + 1] - start
     tiled = token_blocks(cu_seqlens, attention.tile_tokens)
     blocks = np.zeros((0, 4), np.int32) if block_tokens is None else token_blocks(cu_seqlens, block_tokens).blocks
-    return Chunk(host.tokens[:, start:stop], cu_seqlens, tiled.segments, tiled.tiles(), blocks, attention)
+    tokens = tuple(numbers[start:stop] for numbers in host.tokens)
+    return Chunk(tokens, cu_seqlens, tiled.segments, tiled.tiles(), blocks, attention)
 
 
 def write(chunk: Chunk, capacity: Capacity, pin: bool) -> Tensor:

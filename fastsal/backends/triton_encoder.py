@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,10 +18,10 @@ from fastsal.backends.cuda_graph import captured
 from fastsal.backends.device_batch import Capacity, Chunk, DeviceBatch, HostBatch, make_chunk, to_host, view, write
 from fastsal.backends.fingerprint import pooling_fingerprint
 from fastsal.backends.stream_order import StreamOrder
-from fastsal.engine.packing import PackedBatch
+from fastsal.engine.packing import PackedBatch, pack_token_lists
 from fastsal.engine.pooling import PoolingSpec, check_lengths
 from fastsal.engine.spec import EncoderSpec, EncoderWeights, LayerNorm, Linear
-from fastsal.kernels.triton.attention import attention_into, plan_attention, qkv_attention_into
+from fastsal.kernels.triton.attention import AttentionPlan, attention_into, plan_attention, qkv_attention_into
 from fastsal.kernels.triton.conv_pool import BLOCK_TOKENS, PackedConvolutions, conv_pool_into, pack_convolutions
 from fastsal.kernels.triton.embeddings import MAX_MAPPED_WIDTH, embed_into
 from fastsal.kernels.triton.layer_norm import residual_norm_into
@@ -28,17 +29,25 @@ from fastsal.kernels.triton.linear import bias_activation_in_place, linear_into,
 from fastsal.kernels.triton.pooling import normalize_in_place, pool_into
 from fastsal.kernels.triton.tuning import Tuning, tuning_for
 
-#: Tokens of one pass, which bounds the workspace; larger batches are computed in several.
-CHUNK_TOKENS = 32_768
+#: Tokens of one pass, which bounds the workspace; larger batches are computed in several. At 768 columns in half
+#: precision a norm finds about half of what it reads in an H200's L2, and products fill its last wave.
+CHUNK_TOKENS = 16_384
 
-#: Batches of at most these many tokens replay a CUDA graph made for the next larger size. Half as many sentences fit:
-#: one has at least [CLS] and [SEP].
-GRAPH_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+#: Batches of at most these many tokens replay a CUDA graph made for the next larger size, as long as no stage of it is
+#: cuBLAS's. Half as many sentences fit: one has at least [CLS] and [SEP]. Steps above 256 add a fifth at most.
+GRAPH_TOKENS = (
+    *(16, 32, 64, 128),
+    *(size * quarters // 4 for size in (256, 512, 1024, 2048, 4096, 8192) for quarters in (4, 5, 6, 7)),
+    16_384,
+)
+
+#: Rows that the workspace has at least.
+_LEAST_ROWS = 2048
 
 logger = logging.getLogger(__name__)
 
-#: Graphs and sets of packed convolutions that are kept, the least recently used go first.
-_MAX_GRAPHS = 24
+#: Graphs and sets of packed convolutions that are kept, the least recently used go first. Those of one pooling fit.
+_MAX_GRAPHS = 64
 _MAX_PACKED_CONVOLUTIONS = 4
 
 
@@ -128,6 +137,7 @@ class TritonEncoder:
                 )
                 for layer in weights.layers
             ]
+        self._graph_tokens = [size for size in GRAPH_TOKENS if not self._calls_cublas(size, fused=True)]
         self._workspace: _Workspace | None = None
         self._graph_workspace: _Workspace | None = None
         self._graphs: OrderedDict[tuple, _Graph | _Mark] = OrderedDict()
@@ -174,6 +184,16 @@ class TritonEncoder:
                     )
         return embeddings
 
+    def warm_up(self, pooling: PoolingSpec) -> None:
+        """Compile the kernels and capture the graphs of every size, for `sentence_embeddings` with this pooling."""
+        longest = self._spec.max_positions
+        for tokens in (*self._graph_tokens, CHUNK_TOKENS):
+            lengths = {self._plan(tokens, length): length for length in (16, 32, 64, 128, longest) if length <= longest}
+            for length in lengths.values():
+                sentences = [np.zeros(min(length, tokens), np.int64)] * max(tokens // length, 1)
+                for _ in range(2):  # the second of a kind is captured
+                    self.sentence_embeddings(pack_token_lists(sentences), pooling)
+
     # Where it runs
 
     @contextmanager
@@ -186,14 +206,16 @@ class TritonEncoder:
         if self._workspace is None or self._workspace.rows < num_tokens:
             self._order.finish()
             self._workspace = None  # frees the memory before more is taken
-            rows = max(1 << max(num_tokens - 1, 0).bit_length(), GRAPH_TOKENS[-1])
+            rows = max(1 << max(num_tokens - 1, 0).bit_length(), _LEAST_ROWS)
             self._workspace = _Workspace(rows, self._spec, self._dtype, self._device)
         return self._workspace
 
     def _chunk(self, host: HostBatch, first: int, end: int, block_tokens: int | None = None) -> Chunk:
         rows = int(host.cu_seqlens[end] - host.cu_seqlens[first])
-        plan = plan_attention(rows, host.longest(first, end), self._spec.head_size, self._dtype, self._tuning)
-        return make_chunk(host, first, end, plan, block_tokens)
+        return make_chunk(host, first, end, self._plan(rows, host.longest(first, end)), block_tokens)
+
+    def _plan(self, rows: int, longest: int) -> AttentionPlan:
+        return plan_attention(rows, longest, self._spec.head_size, self._dtype, self._tuning)
 
     def _send(self, chunk: Chunk, vectors: Tensor | None) -> DeviceBatch:
         buffer = write(chunk, chunk.capacity, pin=self._device.type == "cuda")
@@ -223,8 +245,8 @@ class TritonEncoder:
 
     def _graph_capacity(self, chunk: Chunk) -> Capacity | None:
         needed, tile_tokens = chunk.capacity, chunk.attention.tile_tokens
-        tokens = next((size for size in GRAPH_TOKENS if needed.tokens <= size), None)
-        if tokens is None or needed.sentences == 0 or self._calls_cublas(tokens, chunk):
+        tokens = next((size for size in self._graph_tokens if needed.tokens <= size), None)
+        if tokens is None or needed.sentences == 0 or self._calls_cublas(tokens, chunk.attention.fused):
             return None
         # Two blocks in a row are more than one full, a long sentence fills its tiles but for the last.
         capacity = Capacity(
@@ -235,11 +257,11 @@ class TritonEncoder:
         )
         return capacity if capacity.holds(needed) else None
 
-    def _calls_cublas(self, rows: int, chunk: Chunk) -> bool:
+    def _calls_cublas(self, rows: int, fused: bool) -> bool:
         """Whether a stage does, which a graph cannot hold (see `captured`)."""
         hidden = self._spec.hidden_size
         widths = {"attention_output": hidden, "up": self._spec.intermediate_size, "down": hidden}
-        if not chunk.attention.fused:
+        if not fused:
             widths["qkv"] = 3 * hidden
         return any(self._tuning.choice(stage, self._dtype, rows, width) == "cublas" for stage, width in widths.items())
 
@@ -247,7 +269,7 @@ class TritonEncoder:
         self, chunk: Chunk, capacity: Capacity, pooling: PoolingSpec | None, packed: PackedConvolutions | None
     ) -> _Graph | _Mark:
         if self._graph_workspace is None:
-            self._graph_workspace = _Workspace(GRAPH_TOKENS[-1], self._spec, self._dtype, self._device)
+            self._graph_workspace = _Workspace(self._graph_tokens[-1], self._spec, self._dtype, self._device)
         workspace = self._graph_workspace
         buffer = write(chunk, capacity, pin=False).to(self._device)
         batch = view(buffer, capacity, chunk.attention)

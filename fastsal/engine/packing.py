@@ -9,10 +9,12 @@ padded (B, S)             packed (T,)            cu_seqlens (B + 1,)
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -191,17 +193,33 @@ def _concatenate(lists: Sequence[Sequence[int] | np.ndarray], name: str) -> tupl
     """(T,) int64 ids and (B,) int64 lengths."""
     if isinstance(lists, (str, bytes)) or not hasattr(lists, "__len__"):
         raise TypeError(f"{name} must be a sequence of token id sequences, got {type(lists).__name__}")
+    if (joined := _joined(lists)) is not None:
+        return joined, np.fromiter(map(len, lists), np.int64, len(lists))
     arrays = [_as_ids(ids, f"{name}[{index}]") for index, ids in enumerate(lists)]
     lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
     return (np.concatenate(arrays) if arrays else np.zeros(0, np.int64)), lengths
 
 
+def _joined(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray | None:
+    """The ids of 1-D int64 arrays, or of lists of ints, without a step in Python per sentence; None for all others."""
+    kinds = set(map(type, lists))
+    if kinds == {np.ndarray}:
+        forms = {(a.ndim, a.dtype) for a in lists}  # type: ignore[union-attr]
+        return np.concatenate(lists) if forms == {(1, np.dtype(np.int64))} else None
+    if kinds == {list}:
+        ids = list(chain.from_iterable(lists))
+        if set(map(type, ids)) == {int}:
+            with suppress(OverflowError):  # the slow way names the sentence
+                return np.frombuffer(array("q", ids), np.int64)
+    return None
+
+
 def _as_ids(ids: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
-    array = None
+    found = None
     if ids is not None and not isinstance(ids, (str, bytes)):
         with suppress(ValueError, OverflowError):
-            array = np.asarray(ids)
-    if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        got = type(ids).__name__ if array is None else f"{type(ids).__name__} of {array.dtype}, shape {array.shape}"
+            found = np.asarray(ids)
+    if found is None or found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        got = type(ids).__name__ if found is None else f"{type(ids).__name__} of {found.dtype}, shape {found.shape}"
         raise TypeError(f"{name} must be a 1-D sequence of integer token ids, got {got}")
-    return array.astype(np.int64, copy=False)
+    return found.astype(np.int64, copy=False)

@@ -99,6 +99,22 @@ class FastEncoderMixin(nn.Module):
         embeddings = self._fastsal.encoder(self).sentence_embeddings(batch, pooling)
         return cast(embeddings, plan.parameter_dtype)
 
+    @torch.no_grad()
+    def warm_up(self, pooling: str | tuple[str, ...] | PoolingSpec = "mean", normalize: bool = True) -> None:
+        """Do now what the first calls of `sentence_embeddings` would have to, so that a server never waits for it.
+
+        Lays the weights out; on a GPU also compiles the kernels and captures the CUDA graphs of every size, which takes
+        a minute where they were never compiled. Where the original modules compute there is nothing to do.
+
+        Args:
+            pooling, normalize: as in `sentence_embeddings`; graphs are made for them.
+        """
+        if not isinstance(pooling, PoolingSpec):
+            modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+            pooling = PoolingSpec(modes=modes, normalize=normalize)
+        if not isinstance(self._plan(), str):
+            self._fastsal.encoder(self).warm_up(pooling)
+
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers' method: plain Hugging Face files, with nothing of fastsal in them."""
         if type(self) not in FAST_CLASSES.values():

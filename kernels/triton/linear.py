@@ -62,7 +62,7 @@ def linear_kernel(
     )  # fmt: skip
     if bias_ptr is not None:
         y += tl.load(bias_ptr + column_offs, mask=column_mask, other=0.0).to(tl.float32)[None, :]
-    y = activate(y, ACTIVATION)
+    y = activate(y, ACTIVATION, out_ptr.dtype.element_ty)
     mask = row_mask[:, None] & column_mask[None, :]
     if residual_ptr is not None:
         residual_ptrs = residual_ptr + row_offs[:, None] * residual_row_stride + column_offs[None, :]
@@ -139,7 +139,7 @@ def bias_activation_kernel(
     x_ptrs = x_ptr + row_offs[:, None] * x_row_stride + column_offs[None, :]
     x = tl.load(x_ptrs, mask=mask, other=0.0).to(tl.float32)
     x += tl.load(bias_ptr + column_offs, mask=column_mask, other=0.0).to(tl.float32)[None, :]
-    tl.store(x_ptrs, activate(x, ACTIVATION).to(x_ptr.dtype.element_ty), mask=mask)
+    tl.store(x_ptrs, activate(x, ACTIVATION, x_ptr.dtype.element_ty).to(x_ptr.dtype.element_ty), mask=mask)
 
 
 def linear_into(

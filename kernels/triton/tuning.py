@@ -40,7 +40,7 @@ class Tuning:
     tiles: dict[str, list[dict[str, Any]]]
 
     def config(self, kernel: str, dtype: torch.dtype, rows: int, width: int = 0) -> dict[str, Any]:
-        """Block sizes, num_warps and num_stages for a launch of `kernel`.
+        """Block sizes, num_warps, num_stages and the like for a launch of `kernel`.
 
         Raises:
             LookupError: no rule fits.

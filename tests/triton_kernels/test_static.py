@@ -56,10 +56,9 @@ def test_every_kernel_compiles_at_the_models_shapes(report, arch):
             assert row["matrix_instructions"]["wgmma.mma_async"] > 0
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_no_size_of_heads_spills(report, arch):
+def test_no_size_of_heads_spills(report):
     """Also in float32, a user's default, whose tiles take twice the registers."""
-    rows = report("--arch", arch, "--model", "heads", "--tokens", "32768", "--dtype", "float32", "bfloat16")
+    rows = report("--arch", "sm_90", "--model", "heads", "--tokens", "32768", "--dtype", "float32", "bfloat16")
     assert {row["model"] for row in rows if row["dtype"] == "float32"} == {f"heads-{size}" for size in HEAD_SIZES}
     assert all(row["spilled"] == 0 for row in rows)
 
@@ -71,6 +70,21 @@ def test_a_whole_model_in_float32(report):
 def test_few_tokens_and_sizes_of_one(report):
     """Integers of 1 become constants, those that 16 does not divide lose their alignment."""
     report("--arch", "sm_90", "--model", "albert-base", "one-head-of-26", "--dtype", "bfloat16", "--tokens", "1", "16")
+
+
+def test_the_roofline_of_a_layer(tmp_path):
+    """Every launch has an estimate no smaller than its floor, and something that bounds it."""
+    file = tmp_path / "roofline.json"
+    command = [sys.executable, BENCHMARK.with_name("triton_roofline.py"), "--model", "minilm", "--json", file]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    (rows,) = json.loads(file.read_text()).values()
+    assert [row["kernel"] for row in rows] == [
+        "attention_32", "linear_qkv", "linear_residual", "linear_up", "linear_down", "residual_norm",
+    ]  # fmt: skip
+    for row in rows:
+        assert 0 < row["floor"] <= row["estimate"] < 10 * row["floor"]
+        assert row["bound"]
 
 
 def test_a_kernel_that_spills_fails_the_report(report, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from kernel_case import DEVICE, DTYPES, STAGES, tuning_with
@@ -163,6 +165,30 @@ def test_number_of_graphs_is_bounded(monkeypatch):
     assert len(encoder._graphs) == 3
 
 
+def test_warm_up_makes_every_graph(monkeypatch):
+    """After it no call of any size compiles or captures."""
+    monkeypatch.setattr(triton_encoder, "GRAPH_TOKENS", (16, 32))
+    monkeypatch.setattr(triton_encoder, "CHUNK_TOKENS", 64)
+    encoder, *_ = encoder_and_twins(*random_encoder(schedule=(0,)))
+    pooling = PoolingSpec(normalize=True)
+    encoder.warm_up(pooling)
+    captures = []
+    monkeypatch.setattr(encoder, "_capture", lambda *arguments: captures.append(arguments))
+    known = set(encoder._graphs)
+    for lengths in ([1], [5, 9], [16], [3, 20], [32], [2] * 16):
+        assert encoder.sentence_embeddings(random_batch(lengths), pooling).isfinite().all()
+    assert not captures
+    assert set(encoder._graphs) == known
+
+
+def test_sizes_of_graphs():
+    sizes = triton_encoder.GRAPH_TOKENS
+    assert sizes[0] == 16
+    assert sizes[-1] == triton_encoder.CHUNK_TOKENS
+    assert all(a < b for a, b in itertools.pairwise(sizes))
+    assert all(b <= 1.25 * a for a, b in itertools.pairwise(sizes) if a >= 256)
+
+
 def test_graphs_call_no_cublas():
     """torch frees cuBLAS's workspace with any graph of its stream."""
     encoder, *_ = encoder_and_twins(*random_encoder(), tuning=CUBLAS)
@@ -194,11 +220,12 @@ def test_memory_is_freed_after_its_last_use(monkeypatch):
     waits = []
     encoder, *_ = encoder_and_twins(*random_encoder(schedule=()))
     monkeypatch.setattr(encoder._order, "finish", lambda: waits.append(encoder._workspace))
-    monkeypatch.setattr(triton_encoder, "GRAPH_TOKENS", (16,))
+    monkeypatch.setattr(triton_encoder, "_LEAST_ROWS", 16)
     encoder.hidden_states(random_batch([17]))
     small = encoder._workspace
     encoder.hidden_states(random_batch([40]))
     assert waits == [None, small]
+    encoder._graphs.clear()
     monkeypatch.setattr(triton_encoder, "_MAX_GRAPHS", 1)
     for skip in range(2):
         encoder.sentence_embeddings(random_batch([4]), PoolingSpec(skip_tokens=skip))
