@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fastsal.backends.content import ContentSample
 from fastsal.backends.fingerprint import stepped_tensors
 
 
@@ -24,9 +25,10 @@ class ModuleWatch:
 
     Watched are, for every module added: its class and what that and its bases have as ``forward``, its children,
     parameters and buffers (by identity), its forward hooks and whether it overrides ``forward``; for every tensor
-    added: version counter, memory, shape, strides and dtype; and the attributes added. Not noticed is a write that
-    bypasses the version counter, as ``parameter.data.copy_()`` does, unless an optimizer's step made it, or a module
-    that was put into another's place meanwhile (PEFT merges adapters so).
+    added: version counter, memory, shape, strides and dtype, and on the CPU a sample of its content (see
+    `fastsal.backends.content`); and the attributes added. Not noticed is a write that counts no version (through
+    ``parameter.data``, a NumPy view, shared memory, a collective) and leaves most of a tensor as it was, unless an
+    optimizer's step made it, or a module that was put into another's place meanwhile (PEFT merges adapters so).
     """
 
     def __init__(self) -> None:
@@ -72,6 +74,8 @@ class ModuleWatch:
         self._versions = [tensor._version for tensor in tensors]
         self._pointers = list(map(Tensor.data_ptr, tensors))
         self._dtypes = [tensor.dtype for tensor in tensors]
+        self._content = ContentSample(tensors)
+        self._sample = self._content.take()
 
     def unchanged(self) -> bool:
         """Whether everything is as it was at `start`."""
@@ -100,6 +104,7 @@ class ModuleWatch:
                 and [tensor.dtype for tensor in tensors] == self._dtypes
                 # same storage, offset, shape and strides
                 and all(map(Tensor.is_set_to, tensors, self._aliases))
+                and self._content.take() == self._sample  # last: it reads their memory, which is there
             )
         except RuntimeError:  # `.data` was given a tensor of another kind: meta, sparse, another device
             return False

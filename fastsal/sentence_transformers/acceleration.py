@@ -21,7 +21,7 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
             SentenceTransformer (which becomes a SentenceEncoder), a CrossEncoder. Encoders that are accelerated already
             get the new settings.
         dtype: what the kernels compute in: "float32", "bfloat16", "float16", "int8"; None for the dtype of the
-            parameters. Results have the dtype of the parameters in any case.
+            parameters (on a CPU float32 where that is float16). Results have the dtype of the parameters in any case.
         backend: "auto", "cpu", "triton" or "reference".
         strict: raise NotCoveredError where the reference would run, for models (now) and for calls.
 
@@ -34,9 +34,11 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
         NotCoveredError: the kernels do not cover an encoder in `model`, and `strict` is set.
 
     Changed weights are noticed at the next call and packed again: by an optimizer step, `load_state_dict`, `to`,
-    `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write in place through
-    ``parameter.data`` (``parameter.data.copy_(...)``) or a NumPy view leaves no trace in PyTorch and is not noticed:
-    write ``with torch.no_grad(): parameter.copy_(...)`` instead.
+    `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write that PyTorch counts no version for
+    (through ``parameter.data`` or a NumPy view, by a collective, by another process into shared memory) is noticed on
+    the CPU where it changes a tensor as a whole: a sample of every tensor's content is compared. Single numbers or rows
+    written so may go unnoticed, as do all such writes on a GPU: write ``with torch.no_grad(): parameter.copy_(...)``
+    instead.
     """
     accelerate_encoders(model, dtype, backend, strict)
     _change_sentence_transformer(model, fast=True)

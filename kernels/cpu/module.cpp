@@ -15,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "content_sample.h"
 #include "dispatch.h"
 #include "encoder.h"
 #include "pooling.h"
@@ -248,6 +249,20 @@ NB_MODULE(_cpu, m) {
         for (int64_t row = 0; row < count; ++row) kernels.normalize(rows.data() + row * columns, columns);
       },
       nb::arg("rows").noconvert(), "Scales each row to L2 norm 1, in place; zeros stay zeros.");
+
+  m.def(
+      "content_sample",
+      [](const Ids& addresses, const Ids& sizes) {
+        if (sizes.shape(0) != addresses.shape(0))
+          wrong("sizes", std::to_string(addresses.shape(0)) + " values, as addresses", std::to_string(sizes.shape(0)));
+        std::vector<fastsal::Piece> pieces;
+        pieces.reserve(addresses.shape(0));
+        for (size_t i = 0; i < addresses.shape(0); ++i)
+          pieces.push_back({reinterpret_cast<const unsigned char*>(addresses.data()[i]), sizes.data()[i]});
+        return fastsal::content_sample(pieces.data(), static_cast<int64_t>(pieces.size()));
+      },
+      nb::arg("addresses"), nb::arg("sizes"),
+      "A number that changes when all of one of these pieces of memory, which must exist, is written anew.");
 
   m.def(
       "peak_rate",
