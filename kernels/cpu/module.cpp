@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -103,6 +104,33 @@ void norm_rows(const fastsal::Kernels& kernels, float* rows, int64_t count, int6
     std::copy(values, values + columns, row);
     kernels.layer_norm(task);
     std::copy(row, row + columns, values);
+  }
+}
+
+// Runs Python's signal handlers every so often while a call runs without the GIL, so that Ctrl-C ends a long one. To
+// take the GIL may mean to wait for another thread: not at every layer.
+class SignalCheck {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return false;
+    last_ = now;
+    nb::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Runs `call` without the GIL; what a signal handler raised meanwhile is raised.
+template <typename Call>
+void interruptible(const Call& call) {
+  try {
+    nb::gil_scoped_release unlocked;
+    call(SignalCheck());
+  } catch (const fastsal::Interrupted&) {
+    throw nb::python_error();
   }
 }
 
@@ -399,8 +427,10 @@ NB_MODULE(_cpu, m) {
                 static_cast<int64_t>(output.shape(1)) != batch.num_tokens ||
                 static_cast<int64_t>(output.shape(2)) != spec.hidden_size)
               wrong("output", "of shape (1 or " + std::to_string(states) + ", tokens, hidden_size)", "another");
-            nb::gil_scoped_release unlocked;
-            self.encoder->hidden_states(batch, output.shape(0) == states && states > 1, output.data(), threads);
+            interruptible([&](const fastsal::Interrupt& interrupt) {
+              self.encoder->hidden_states(batch, output.shape(0) == states && states > 1, output.data(), threads,
+                                          interrupt);
+            });
           },
           nb::kw_only(), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(), nb::arg("position_ids"),
           nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(), nb::arg("threads"))
@@ -432,8 +462,9 @@ NB_MODULE(_cpu, m) {
                 static_cast<int64_t>(output.shape(1)) != pooling.output_size())
               wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()),
                     shape(output.shape(0), output.shape(1)));
-            nb::gil_scoped_release unlocked;
-            self.encoder->sentence_embeddings(batch, pooling, output.data(), threads, scheme);
+            interruptible([&](const fastsal::Interrupt& interrupt) {
+              self.encoder->sentence_embeddings(batch, pooling, output.data(), threads, scheme, interrupt);
+            });
           },
           nb::kw_only(), nb::arg("pooling"), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(),
           nb::arg("position_ids"), nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(),
