@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fastsal.backends.cpu import as_floats
 from fastsal.backends.rows import cast
 from fastsal.engine import native
+from fastsal.modules.architectures.reader import has_other_forward
 
 #: Of parameters whose products the kernels compute, in float32 at least.
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,7 +39,7 @@ def _linear(layer: Any, rows: Tensor, activation: str) -> Tensor:
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling `module` may do more than its class's forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module)
+    return bool(module._forward_hooks or module._forward_pre_hooks) or has_other_forward(module)
 
 
 def _is_plain_product(layer: nn.Module, rows: Tensor) -> bool:

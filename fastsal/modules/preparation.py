@@ -157,8 +157,14 @@ class Preparation:
         with _prepare_lock:
             return self._refresh(module)[0]
 
+    def prepare(self, module: nn.Module) -> None:
+        """Pack the weights where a backend computes them, and nobody has yet."""
+        if self.refusal is None and self.plan(module).backend is not None:
+            self.encoder(module)
+
     def encoder(self, module: nn.Module) -> PreparedEncoder:
-        """The prepared encoder of the plan that `plan` has just returned, which must have a backend."""
+        """The prepared encoder of the plan that `plan` has just returned, which must have a backend; it computes."""
+        self.last_fallback = None
         current = self._current
         if current is not None and current[1] is not None:
             return current[1]

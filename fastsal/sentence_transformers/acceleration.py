@@ -1,4 +1,4 @@
-"""`fastsal.accelerate` and `fastsal.restore`: the encoders in a module, and a SentenceTransformer around them."""
+"""`fastsal.accelerate`, `prepare` and `restore`: the encoders in a module, and a SentenceTransformer around them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fastsal.modules.acceleration import accelerate_encoders, restore_encoders
+from fastsal.modules.encoders import fast_encoders
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -42,6 +43,27 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
     """
     accelerate_encoders(model, dtype, backend, strict)
     _change_sentence_transformer(model, fast=True)
+    return model
+
+
+def prepare(model: M) -> M:
+    """Pack the weights of the accelerated encoders in `model` now, not at the first call. Returns `model`.
+
+    Before processes are forked: the children then share one copy. Where the kernels do not compute an encoder, nothing
+    is done for it. No thread is started.
+
+    Raises:
+        ValueError: there is no accelerated encoder in `model`.
+        BackendError: a dtype or backend that was named cannot run any more.
+    """
+    encoders = fast_encoders(model).values()
+    if not encoders:
+        raise ValueError(f"model must contain an accelerated encoder (fastsal.accelerate), got {type(model).__name__}")
+    for encoder in encoders:
+        encoder._fastsal.prepare(encoder)
+    module = sys.modules.get("fastsal.sentence_transformers.sentence_encoder")
+    if module is not None and isinstance(model, module.SentenceEncoder):
+        model._prepare_pooling()
     return model
 
 
