@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastsal.measure.verify import verify
     from fastsal.modules.coverage import NotCoveredError
     from fastsal.modules.encoders import FastAlbertModel, FastBertModel
-    from fastsal.sentence_transformers.acceleration import accelerate, restore
+    from fastsal.sentence_transformers.acceleration import accelerate, prepare, restore
     from fastsal.sentence_transformers.paper_models import SALBERT, SBERT
     from fastsal.sentence_transformers.sentence_encoder import SentenceEncoder
 
@@ -37,6 +37,7 @@ __all__ = [
     "TextEncoder",
     "accelerate",
     "backends",
+    "prepare",
     "restore",
     "verify",
 ]
@@ -52,6 +53,7 @@ _HOMES = {
     "TextEncoder": "fastsal.engine.text_encoder",
     "accelerate": "fastsal.sentence_transformers.acceleration",
     "backends": "fastsal.backends",
+    "prepare": "fastsal.sentence_transformers.acceleration",
     "restore": "fastsal.sentence_transformers.acceleration",
     "verify": "fastsal.measure.verify",
 }

@@ -8,10 +8,6 @@ import io
 import os
 import pickle
 import resource
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 from pathlib import Path
@@ -19,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from models_zoo import TINY, random_batch, tiny_albert, tiny_bert
+from processes import run_python
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -370,28 +367,6 @@ def test_unpickled_elsewhere_it_still_records_hidden_states(tmp_path):
         """
     )
     assert output == ["4 True True", "3 True True"]
-
-
-def run_python(code, timeout=60):
-    """Lines printed by `code` in a process of its own; a hang is a failure, and leaves no process behind."""
-    tests = Path(__file__).parent
-    paths = os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # forked children too
-        process.communicate()
-        pytest.fail(f"no end after {timeout} s")
-    assert process.returncode == 0, errors
-    return output.splitlines()
 
 
 # ------------------------------------------------------------------------------------------------ threads and forks

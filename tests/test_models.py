@@ -895,16 +895,35 @@ def test_parity_of_a_bfloat16_model(model):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_dtypes_without_kernels_are_the_references(model, dtype):
-    cast = model.to(dtype)
+def test_float64_is_the_references(model):
+    cast = model.double()
     fast, batch = accelerated(cast), random_batch()
     status = fast.fastsal_status()
     assert status.backend == "reference"
-    assert str(dtype).removeprefix("torch.") in status.detail
+    assert "float64" in status.detail
     assert torch.equal(fast(**batch).last_hidden_state, cast(**batch).last_hidden_state)
-    with pytest.raises(NotCoveredError, match="float"):
+    with pytest.raises(NotCoveredError, match="float64"):
         accelerated(cast, strict=True)
+
+
+def test_float16_is_computed_in_float32(model):
+    """Nearer to the truth than the reference in float16; the reference where float16 or it was asked for."""
+    half, batch = copy.deepcopy(model).half(), random_batch()
+    fast = accelerated(copy.deepcopy(half), strict=True)
+    output = fast(**batch)
+    assert_ran_native(fast)
+    status = fast.fastsal_status()
+    assert (status.backend, status.dtype) == ("cpu", "float32")
+    assert "in float32 from its float16 parameters" in status.detail
+    mask = batch["attention_mask"].bool()
+    truth, reference = copy.deepcopy(half).double()(**batch), half(**batch)
+    for name, rows in (("last_hidden_state", mask), ("pooler_output", slice(None))):
+        assert output[name].dtype == torch.float16
+        assert_as_exact_as_reference(output[name][rows], reference[name][rows], truth[name][rows])
+    for settings in ({"dtype": "float16"}, {"backend": "reference"}):
+        asked = accelerated(copy.deepcopy(half), **settings)
+        assert torch.equal(asked(**batch).last_hidden_state, reference.last_hidden_state)
+        assert (asked.fastsal_status().backend, asked.fastsal_status().dtype) == ("reference", "float16")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -1030,13 +1049,13 @@ def test_empty_sentences_among_others(model, backend):
 
 
 def test_embeddings_of_a_model_that_is_not_covered(model):
-    """A float16 model has the reference's embeddings in its own dtype; training mode is differentiable."""
-    half = accelerated(copy.deepcopy(model).half())
-    ours = half.sentence_embeddings(SENTENCES)
-    assert ours.dtype == torch.float16
-    assert_fell_back(half, "float16")
+    """A float64 model has the reference's embeddings in its own dtype; training mode is differentiable."""
+    wide = accelerated(copy.deepcopy(model).double())
+    ours = wide.sentence_embeddings(SENTENCES)
+    assert ours.dtype == torch.float64
+    assert_fell_back(wide, "float64")
     torch.testing.assert_close(
-        ours.double(), true_embeddings(model, SENTENCES, PoolingSpec(normalize=True)), rtol=0.05, atol=0.05
+        ours.double(), true_embeddings(model, SENTENCES, PoolingSpec(normalize=True)), rtol=1e-6, atol=1e-6
     )
     with pytest.raises(NotCoveredError, match="training mode"):
         accelerated(model, strict=True).train().sentence_embeddings(SENTENCES)

@@ -43,12 +43,13 @@ class CpuBackend:
 class CpuEncoder:
     """`NativeEncoder` for torch: implements `PreparedEncoder`.
 
-    float32 embedding tables are read where they are; everything else is copied once into the kernels' layout. Threads
-    are as many as torch is set to at the call.
+    float32 embedding tables are read where they are, unless another process may write to them: no call may compute with
+    new tables and old layers. Everything else is copied once into the kernels' layout. Threads are as many as torch is
+    set to at the call.
     """
 
     def __init__(self, spec: EncoderSpec, weights: EncoderWeights, dtype: str = "float32") -> None:
-        self.native = NativeEncoder(spec, weights.map(as_floats), dtype, torch.get_num_threads())
+        self.native = NativeEncoder(spec, weights.map(_as_own_floats), dtype, torch.get_num_threads())
         # No lock, which a forked child could find held: each operation on it is atomic.
         self._poolings: dict[tuple, tuple[PoolingSpec, NativePooling]] = {}
 
@@ -88,3 +89,9 @@ def as_floats(tensor: Tensor) -> np.ndarray:
     By DLPack, as `Tensor.numpy` would forbid the owner to resize the tensor's storage, which sharding does.
     """
     return np.from_dlpack(cast(tensor.detach(), torch.float32).contiguous())
+
+
+def _as_own_floats(tensor: Tensor) -> np.ndarray:
+    """As `as_floats`, in memory of this process."""
+    floats = as_floats(tensor)
+    return floats.copy() if tensor.is_shared() else floats

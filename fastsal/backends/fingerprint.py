@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fastsal.backends.content import ContentSample
 from fastsal.engine.pooling import PoolingSpec
 
 #: Steps of the tensors that `optimizer_steps` was asked about.
@@ -25,6 +26,7 @@ def pooling_fingerprint(pooling: PoolingSpec) -> tuple:
         pooling.normalize,
         *((t.data_ptr(), _version(t), t.dtype, tuple(t.shape)) for t in tensors),
         *((c.stride, c.bias is None) for c in pooling.convolutions),
+        ContentSample(tensors).take(),
     )
 
 

@@ -144,6 +144,15 @@ class NativeEncoder:
         return output
 
 
+def content_sample(addresses: np.ndarray, sizes: np.ndarray) -> int:
+    """A number made from a few words of each piece of memory, which changes when all of one is written anew.
+
+    Args:
+        addresses, sizes: (n,) int64, in bytes; the memory must be there.
+    """
+    return _cpu.content_sample(addresses, sizes)
+
+
 def linear(rows: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, activation: str, threads: int) -> np.ndarray:
     """activation(rows (B, K) @ weight (N, K).T + bias (N,)), all float32: (B, N).
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from fastsal.engine.forks import is_forked
+
 #: Texts and characters per call of the tokenizer. Its results take some hundred bytes per token until the ids are taken
 #: out, and other calls' texts wait for one call where they share the tokenizer's threads.
 _TEXTS_PER_CALL = 512
@@ -19,17 +21,6 @@ _CHARACTERS_PER_CALL = 1 << 16
 
 #: What the library takes for a no.
 _NO = ("", "off", "false", "f", "no", "n", "0")
-
-_forked = False
-
-
-def _note_fork() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class TextTokenizer:
             texts = [self.prompt + text for text in texts]
         # The library's threads do not survive a fork, and it does not notice where it was told to use them. One text
         # must not queue for them behind another call's thousands.
-        if len(texts) == 1 or (_forked and os.environ.get("TOKENIZERS_PARALLELISM", "").lower() not in _NO):
+        if len(texts) == 1 or (is_forked() and os.environ.get("TOKENIZERS_PARALLELISM", "").lower() not in _NO):
             return [self.tokenizer.encode(text) for text in texts]
         return self.tokenizer.encode_batch_fast(texts)
 

@@ -21,6 +21,7 @@ from fastsal.engine.pooling import PoolingSpec
 from fastsal.engine.spec import EncoderSpec
 from fastsal.modules.compilation import encode, note_traced_reference, register, why_not_encode
 from fastsal.modules.coverage import Call, NotCoveredError, bind_call, environment_reason
+from fastsal.modules.forks import one_thread_if_forked
 from fastsal.modules.linear import is_hooked, linear_and_tanh
 from fastsal.modules.output_recording import register_recorders
 from fastsal.modules.padding import pack, unpack
@@ -95,7 +96,8 @@ class FastEncoderMixin(nn.Module):
         if isinstance(plan, str):
             self._note_fallback(plan)
             hidden_size: Any = self.config.hidden_size  # type: ignore[union-attr]
-            return reference_sentence_embeddings(super().forward, batch, pooling, hidden_size, table.device)
+            with one_thread_if_forked():
+                return reference_sentence_embeddings(super().forward, batch, pooling, hidden_size, table.device)
         embeddings = self._fastsal.encoder(self).sentence_embeddings(batch, pooling)
         return cast(embeddings, plan.parameter_dtype)
 
@@ -143,6 +145,10 @@ class FastEncoderMixin(nn.Module):
     def _reference(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return super().forward(*args, **kwargs)
 
+    def _eager_reference(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with one_thread_if_forked():
+            return self._reference(args, kwargs)
+
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (self._traced_forward if torch.compiler.is_compiling() else self._eager_forward)(args, kwargs)
 
@@ -151,14 +157,14 @@ class FastEncoderMixin(nn.Module):
         plan = self._plan()
         if isinstance(plan, str):
             self._note_fallback(plan)
-            return self._reference(args, kwargs)
+            return self._eager_reference(args, kwargs)
         spec = plan.reading.spec
         if spec is None:
             raise RuntimeError("a plan with a backend must have a spec")
         call = bind_call(self.config, spec.embedding_size, plan.parameter_dtype, plan.device, args, kwargs)
         if isinstance(call, str):
             self._note_fallback(call)
-            return self._reference(args, kwargs)
+            return self._eager_reference(args, kwargs)
         return self._compute(call, spec, plan.parameter_dtype, args, kwargs)
 
     def _traced_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -242,7 +248,6 @@ class FastEncoderMixin(nn.Module):
                 return self._reference_with_zeros(mask, call, args, kwargs)
         batch, index = pack(shape, mask, call.input_ids, call.inputs_embeds, call.position_ids, call.token_type_ids)
 
-        self._fastsal.last_fallback = None
         packed = self._fastsal.encoder(self).hidden_states(batch, all_layers=call.output_hidden_states)
         packed = cast(packed, dtype)
         states = tuple(
@@ -254,7 +259,7 @@ class FastEncoderMixin(nn.Module):
     def _reference_with_zeros(self, mask: Tensor, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The pooler reads column 0 of every row, also where it is masked: a value that the kernels do not compute."""
         self._note_fallback("the pooler reads column 0, which is masked in a sentence (left padding)")
-        output = self._reference(args, {**kwargs, "return_dict": True})
+        output = self._eager_reference(args, {**kwargs, "return_dict": True})
         masked = ~mask[..., None]
         states = output.hidden_states if call.output_hidden_states else (output.last_hidden_state,)
         zeroed = tuple(state.masked_fill(masked, 0) for state in states)

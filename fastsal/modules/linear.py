@@ -13,12 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from fastsal.backends.cpu import as_floats
+from fastsal.backends.rows import cast
 from fastsal.engine import native
+from fastsal.modules.architectures.reader import has_other_forward
+
+#: Of parameters whose products the kernels compute, in float32 at least.
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def linear_and_tanh(layer: nn.Module, activation: nn.Module, rows: Tensor) -> Tensor:
-    """`activation(layer(rows))` for `rows` (B, in_features): by the CPU kernels what is a plain product in float32, and
-    a tanh behind it."""
+    """`activation(layer(rows))` for `rows` (B, in_features): by the CPU kernels, in float32, what is a plain product,
+    and a tanh behind it. The result has the dtype of `rows`."""
     if not _is_plain_product(layer, rows):
         return activation(layer(rows))
     if type(activation) is nn.Tanh and not is_hooked(activation):
@@ -29,12 +34,12 @@ def linear_and_tanh(layer: nn.Module, activation: nn.Module, rows: Tensor) -> Te
 def _linear(layer: Any, rows: Tensor, activation: str) -> Tensor:
     bias = None if layer.bias is None else as_floats(layer.bias)
     output = native.linear(as_floats(rows), as_floats(layer.weight), bias, activation, torch.get_num_threads())
-    return torch.from_numpy(output)
+    return cast(torch.from_numpy(output), rows.dtype)
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling `module` may do more than its class's forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in vars(module)
+    return bool(module._forward_hooks or module._forward_pre_hooks) or has_other_forward(module)
 
 
 def _is_plain_product(layer: nn.Module, rows: Tensor) -> bool:
@@ -42,7 +47,8 @@ def _is_plain_product(layer: nn.Module, rows: Tensor) -> bool:
         return False
     tensors = [rows, layer.weight] if layer.bias is None else [rows, layer.weight, layer.bias]
     return (
-        all(type(t) in (Tensor, nn.Parameter) and t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
+        rows.dtype in _DTYPES
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype is rows.dtype and t.is_cpu for t in tensors)
         and layer.weight.dim() == rows.dim() == 2
         and rows.shape[1] == layer.weight.shape[1]
         and (layer.bias is None or layer.bias.shape == layer.weight.shape[:1])

@@ -30,6 +30,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+#: How often weights are packed that change while they are: who writes on and on gets what the last attempt found.
+_ATTEMPTS = 3
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the user asked for.
@@ -98,7 +102,9 @@ def make_plan(module: nn.Module, settings: Settings) -> Plan:
     parameter_dtype = dtypes.pop() if len(dtypes) == 1 else None
     device = devices.pop() if len(devices) == 1 else None
     own_dtype = str(parameter_dtype).removeprefix("torch.") if parameter_dtype else "mixed"
-    dtype = settings.dtype or own_dtype
+    # On the CPU float16 is a way to store numbers: nothing there multiplies it, and float32 holds all of it.
+    widened = settings.dtype is None and own_dtype == "float16" and device is not None and device.type == "cpu"
+    dtype = "float32" if widened else settings.dtype or own_dtype
 
     backend, detail = None, reading.reason
     if settings.backend == "reference":
@@ -106,12 +112,15 @@ def make_plan(module: nn.Module, settings: Settings) -> Plan:
     elif reading.spec is not None and device is not None:
         if dtype in DTYPES:
             backend, detail = choose_backend(settings.backend, reading.spec, dtype, device)
+            if backend is not None and widened:
+                detail += ", in float32 from its float16 parameters"
         else:
             detail = f"no backend computes in {dtype}"
     # The reference computes in the parameters' dtype, whether that was asked for or not.
-    reference_will_do = settings.backend in ("auto", "reference") and dtype == own_dtype
-    if backend is None and not reference_will_do:
-        raise BackendError(f"backend={settings.backend!r} with dtype={settings.dtype!r} cannot run: {detail}")
+    if backend is None:
+        if settings.backend not in ("auto", "reference") or settings.dtype not in (None, own_dtype):
+            raise BackendError(f"backend={settings.backend!r} with dtype={settings.dtype!r} cannot run: {detail}")
+        dtype = own_dtype
     return Plan(reading, backend, detail or "", dtype, parameter_dtype, device)
 
 
@@ -148,17 +157,26 @@ class Preparation:
         with _prepare_lock:
             return self._refresh(module)[0]
 
+    def prepare(self, module: nn.Module) -> None:
+        """Pack the weights where a backend computes them, and nobody has yet."""
+        if self.refusal is None and self.plan(module).backend is not None:
+            self.encoder(module)
+
     def encoder(self, module: nn.Module) -> PreparedEncoder:
-        """The prepared encoder of the plan that `plan` has just returned, which must have a backend."""
+        """The prepared encoder of the plan that `plan` has just returned, which must have a backend; it computes."""
+        self.last_fallback = None
         current = self._current
         if current is not None and current[1] is not None:
             return current[1]
         with _prepare_lock:
-            plan, encoder = self._refresh(module)
-            if encoder is None:
-                encoder = _prepare(plan)
-                self._current = plan, encoder
-            return encoder
+            for _ in range(_ATTEMPTS):
+                plan, encoder = self._refresh(module)
+                if encoder is not None:
+                    return encoder
+                prepared = _prepare(plan)
+                self._current = plan, prepared
+                # If another process or thread has written to the weights meanwhile, the next round starts anew.
+            return prepared
 
     def status(self, module: nn.Module) -> EncoderStatus:
         plan = self.plan(module)

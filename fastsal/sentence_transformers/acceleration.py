@@ -1,4 +1,4 @@
-"""`fastsal.accelerate` and `fastsal.restore`: the encoders in a module, and a SentenceTransformer around them."""
+"""`fastsal.accelerate`, `prepare` and `restore`: the encoders in a module, and a SentenceTransformer around them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fastsal.modules.acceleration import accelerate_encoders, restore_encoders
+from fastsal.modules.encoders import fast_encoders
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -21,7 +22,7 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
             SentenceTransformer (which becomes a SentenceEncoder), a CrossEncoder. Encoders that are accelerated already
             get the new settings.
         dtype: what the kernels compute in: "float32", "bfloat16", "float16", "int8"; None for the dtype of the
-            parameters. Results have the dtype of the parameters in any case.
+            parameters (on a CPU float32 where that is float16). Results have the dtype of the parameters in any case.
         backend: "auto", "cpu", "triton" or "reference".
         strict: raise NotCoveredError where the reference would run, for models (now) and for calls.
 
@@ -34,12 +35,35 @@ def accelerate(model: M, dtype: str | torch.dtype | None = None, backend: str = 
         NotCoveredError: the kernels do not cover an encoder in `model`, and `strict` is set.
 
     Changed weights are noticed at the next call and packed again: by an optimizer step, `load_state_dict`, `to`,
-    `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write in place through
-    ``parameter.data`` (``parameter.data.copy_(...)``) or a NumPy view leaves no trace in PyTorch and is not noticed:
-    write ``with torch.no_grad(): parameter.copy_(...)`` instead.
+    `half`, `resize_token_embeddings`, by assigning parameters or submodules. A write that PyTorch counts no version for
+    (through ``parameter.data`` or a NumPy view, by a collective, by another process into shared memory) is noticed on
+    the CPU where it changes a tensor as a whole: a sample of every tensor's content is compared. Single numbers or rows
+    written so may go unnoticed, as do all such writes on a GPU: write ``with torch.no_grad(): parameter.copy_(...)``
+    instead.
     """
     accelerate_encoders(model, dtype, backend, strict)
     _change_sentence_transformer(model, fast=True)
+    return model
+
+
+def prepare(model: M) -> M:
+    """Pack the weights of the accelerated encoders in `model` now, not at the first call. Returns `model`.
+
+    Before processes are forked: the children then share one copy. Where the kernels do not compute an encoder, nothing
+    is done for it. No thread is started.
+
+    Raises:
+        ValueError: there is no accelerated encoder in `model`.
+        BackendError: a dtype or backend that was named cannot run any more.
+    """
+    encoders = fast_encoders(model).values()
+    if not encoders:
+        raise ValueError(f"model must contain an accelerated encoder (fastsal.accelerate), got {type(model).__name__}")
+    for encoder in encoders:
+        encoder._fastsal.prepare(encoder)
+    module = sys.modules.get("fastsal.sentence_transformers.sentence_encoder")
+    if module is not None and isinstance(model, module.SentenceEncoder):
+        model._prepare_pooling()
     return model
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm.autonotebook import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from fastsal.backends import PreparedEncoder
+from fastsal.backends import BACKENDS, PreparedEncoder
 from fastsal.backends.cpu import CpuEncoder
 from fastsal.backends.rows import cast
 from fastsal.engine.encode_loop import embed
@@ -34,7 +34,9 @@ from fastsal.engine.texts import (
     warn_if_not_finite,
 )
 from fastsal.modules.acceleration import accelerate_encoders
-from fastsal.modules.encoders import FAST_CLASSES, reference_twin
+from fastsal.modules.architectures.reader import has_other_forward
+from fastsal.modules.encoders import FAST_CLASSES, fast_encoders, reference_twin
+from fastsal.modules.forks import one_thread_if_forked
 from fastsal.modules.preparation import Plan
 from fastsal.sentence_transformers.device_loop import device_computation, embed_on_device
 from fastsal.sentence_transformers.pipeline import ModelPipeline, read_pipeline
@@ -47,6 +49,9 @@ from fastsal.sentence_transformers.tokenization import (
 )
 
 logger = logging.getLogger(__name__)
+
+#: Backends of sentence-transformers that are none of fastsal's.
+_EXPORTS = ("onnx", "openvino")
 
 #: As in sentence-transformers, progress is shown where its logger shows INFO.
 _reference_logger = logging.getLogger(SentenceTransformer.__module__)
@@ -68,10 +73,12 @@ class SentenceEncoder(SentenceTransformer):
         model_name_or_path: a folder or a Hugging Face Hub id. Without a modules.json in it, mean pooling is assumed.
             None, without `modules` either, is SALBERT-mini, the small English model that comes with fastsal.
         dtype: what the kernels compute in, see `fastsal.accelerate`.
-        backend: "auto", "cpu", "triton" or "reference", see `fastsal.accelerate`.
-        **kwargs: SentenceTransformer's other arguments. (Its own `backend` is always "torch" here.)
+        backend: "auto", "cpu", "triton" or "reference", see `fastsal.accelerate`. "torch", which sentence-transformers
+            calls a model of PyTorch modules and wrappers pass on, is "auto".
+        **kwargs: SentenceTransformer's other arguments.
 
     Raises:
+        ValueError: an unknown backend; "onnx" and "openvino" are sentence-transformers', not fastsal's.
         OSError: a file of the model is missing, truncated or damaged.
         fastsal.BackendError: an explicitly chosen dtype or backend cannot run here.
     """
@@ -84,6 +91,13 @@ class SentenceEncoder(SentenceTransformer):
         backend: str = "auto",
         **kwargs: Any,
     ) -> None:
+        if backend in _EXPORTS:
+            raise ValueError(
+                f"backend={backend!r} is sentence-transformers' way to run an exported model; fastsal's says whose "
+                f"kernels compute: it must be one of {('auto', *BACKENDS)}. For {backend} use "
+                f"sentence_transformers.SentenceTransformer(..., backend={backend!r})"
+            )
+        backend = "auto" if backend == "torch" else backend
         if model_name_or_path is None and kwargs.get("modules") is None:
             model_name_or_path = str(default_model_folder())
         try:
@@ -165,7 +179,7 @@ class SentenceEncoder(SentenceTransformer):
                     to_cpu=convert_to_numpy and not convert_to_tensor,
                 )
         if embeddings is None:
-            with _sole_user(pool), surrogates_named(rows, is_singular):
+            with _sole_user(pool), one_thread_if_forked(), surrogates_named(rows, is_singular):
                 result = super().encode(
                     rows[0] if is_singular else rows,
                     prompt_name=prompt_name,
@@ -207,9 +221,17 @@ class SentenceEncoder(SentenceTransformer):
         return super()._inference(inputs, **kwargs) if embeddings is None else embeddings
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """As `SentenceTransformer.preprocess`, and safe to call from several threads."""
-        with self._tokenizer_locked():
+        """As `SentenceTransformer.preprocess`, and safe to call from several threads and in forked processes."""
+        with self._tokenizer_locked(), one_thread_if_forked():
             return super().preprocess(inputs, prompt=prompt, **kwargs)
+
+    def _prepare_pooling(self) -> None:
+        """Pack the convolutions of this model's own `encode`, if the kernels compute it."""
+        computation = self._computation(None)
+        if isinstance(computation, str):
+            self._note_reference(computation)
+        elif isinstance(computation[2], CpuEncoder):
+            computation[2].pooling(computation[0].behind.output(0, False, None).pooling)
 
     def _tokenizer_locked(self) -> AbstractContextManager:
         tokenizer = getattr(self[0], "tokenizer", None)
@@ -264,7 +286,7 @@ class SentenceEncoder(SentenceTransformer):
             except UnknownFeaturesError as error:
                 computation = str(error)
         if isinstance(computation, str):
-            logger.debug("encode runs in sentence-transformers: %s", computation)
+            self._note_reference(computation)
             return None
         pipeline, plan, encoder = computation
         if plan.reading.spec is None:
@@ -280,13 +302,27 @@ class SentenceEncoder(SentenceTransformer):
             run = device_computation(encoder, output, pipeline.tail, plan.parameter_dtype, to_cpu)
             return embed_on_device(texts, tokenize, run, max_tokens, report)
 
+    def _note_reference(self, reason: str) -> None:
+        """Say once for every reason why sentence-transformers computes, where nobody asked for it."""
+        encoders = fast_encoders(self).values()
+        noted: set[str] = self.__dict__.setdefault("_fastsal_noted", set())
+        if not encoders or reason in noted or all(e._fastsal.settings.backend == "reference" for e in encoders):
+            return
+        noted.add(reason)
+        logger.warning("encode runs in sentence-transformers, at its speed: %s", reason)
+
     @torch.no_grad()
     def _computation(self, device: str | torch.device | None) -> tuple[ModelPipeline, Plan, PreparedEncoder] | str:
         """What the kernels compute for this model as it is now, or why they don't."""
         cls = type(self)
         if cls.forward is not SentenceTransformer.forward or cls.preprocess is not SentenceEncoder.preprocess:
             return f"{cls.__name__} has a forward or preprocess of its own"
-        if {"forward", "preprocess"} & vars(self).keys():
+        if "_original_forward" in vars(self) and has_other_forward(self):
+            return (
+                "training in mixed precision has replaced the model's forward, which goes on computing so; "
+                "accelerate.utils.extract_model_from_parallel(model, keep_fp32_wrapper=False) takes that back"
+            )
+        if "preprocess" in vars(self) or has_other_forward(self):
             return "its forward or preprocess was replaced"
         if getattr(self, "_distributed_inference", None) is not None:
             return "encode is distributed over processes"

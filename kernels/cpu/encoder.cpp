@@ -78,9 +78,12 @@ void Encoder::check(const Batch& batch) const {
   check_range("token_type_ids", batch.types, batch.num_tokens, spec_.type_vocab_size);
 }
 
-void Encoder::hidden_states(const Batch& batch, bool all_layers, float* output, int threads) const {
+void Encoder::hidden_states(const Batch& batch, bool all_layers, float* output, int threads,
+                            const Interrupt& interrupt) const {
   check(batch);
-  ForwardPass(*this, batch, threads).hidden_states(all_layers, output);
+  ForwardPass pass(*this, batch, threads);
+  pass.give_up_if(interrupt);
+  pass.hidden_states(all_layers, output);
 }
 
 void Encoder::check(const Pooling& pooling) const {
@@ -91,11 +94,13 @@ void Encoder::check(const Pooling& pooling) const {
                                 std::to_string(spec_.hidden_size));
 }
 
-void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads,
-                                  Scheme scheme) const {
+void Encoder::sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads, Scheme scheme,
+                                  const Interrupt& interrupt) const {
   check(batch);
   check(pooling);
-  ForwardPass(*this, batch, threads, scheme).sentence_embeddings(pooling, output);
+  ForwardPass pass(*this, batch, threads, scheme);
+  pass.give_up_if(interrupt);
+  pass.sentence_embeddings(pooling, output);
 }
 
 Profile Encoder::profile(const Batch& batch, const Pooling& pooling, float* output) const {

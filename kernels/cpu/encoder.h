@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,14 @@ struct Profile;
 // How threads share the work: a block of sentences for each, or all on one block after the other.
 enum class Scheme { by_cost, block_per_thread, shared_blocks };
 
+// Asked on the calling thread, once per layer: whether to give up. An empty one is not asked.
+using Interrupt = std::function<bool()>;
+
+// What a call throws that gave up; its output is unfinished.
+struct Interrupted : std::exception {
+  const char* what() const noexcept override { return "interrupted"; }
+};
+
 class Encoder {
  public:
   // `threads` pack the weights; they change no bit.
@@ -40,13 +50,14 @@ class Encoder {
   int64_t packed_floats() const { return weights_.size(); }
 
   // output: (T, hidden_size), or (layers + 1, T, hidden_size) with all_layers. Throws std::out_of_range for an id, type
-  // or position outside its table, std::invalid_argument for bad cu_seqlens, before any table is read.
-  void hidden_states(const Batch& batch, bool all_layers, float* output, int threads) const;
+  // or position outside its table, std::invalid_argument for bad cu_seqlens, before any table is read; Interrupted.
+  void hidden_states(const Batch& batch, bool all_layers, float* output, int threads,
+                     const Interrupt& interrupt = {}) const;
 
   // output: (B, pooling.output_size()). Throws also std::invalid_argument for a sentence that the convolutions refuse.
   // The scheme changes no bit of it; one is named to measure it.
   void sentence_embeddings(const Batch& batch, const Pooling& pooling, float* output, int threads,
-                           Scheme scheme = Scheme::by_cost) const;
+                           Scheme scheme = Scheme::by_cost, const Interrupt& interrupt = {}) const;
 
   // As sentence_embeddings, on one thread; tells where the time went.
   Profile profile(const Batch& batch, const Pooling& pooling, float* output) const;

@@ -132,14 +132,25 @@ float* ForwardPass::scratch_of(const Workspace& space, const Team& team) const {
   return space.member_scratch + team.member * member_floats();
 }
 
+void ForwardPass::ask_whether_to_give_up() const {
+  if (interrupt_ && std::this_thread::get_id() == caller_ && interrupt_())
+    given_up_.store(true, std::memory_order_relaxed);
+}
+
 void ForwardPass::run() {
   if (blocks_.empty()) return;
+  run_blocks();
+  if (given_up_.load(std::memory_order_relaxed)) throw Interrupted();
+}
+
+void ForwardPass::run_blocks() {
   if (share_blocks_) {
     // The team may turn out smaller; the memory is laid out for the largest.
     const Scratch memory(workspace_floats(threads_));
     const Workspace space = carve(memory.data(), threads_);
     run_team(threads_, [&](const Team& team) {
-      for (size_t i = 0; i < blocks_.size(); ++i) run_block(i, space, team);
+      for (size_t i = 0; i < blocks_.size() && run_block(i, space, team); ++i) {
+      }
     });
     return;
   }
@@ -149,11 +160,12 @@ void ForwardPass::run() {
   std::atomic<size_t> next{0};
   run_team(members, [&](const Team& team) {
     const Workspace space = carve(memory[static_cast<size_t>(team.member)].data(), 1);
-    for (size_t i = next.fetch_add(1); i < blocks_.size(); i = next.fetch_add(1)) run_block(i, space, Team());
+    size_t i = next.fetch_add(1);
+    while (i < blocks_.size() && run_block(i, space, Team())) i = next.fetch_add(1);
   });
 }
 
-void ForwardPass::run_block(size_t index, const Workspace& space, const Team& team) const {
+bool ForwardPass::run_block(size_t index, const Workspace& space, const Team& team) const {
   const Block& block = blocks_[index];
   embed(block, space, team);
   if (all_layers_) copy_out(block, 0, space, team);
@@ -164,6 +176,8 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
       run_selected_layer(index, layer, space, team);
     else
       run_layer(block, layer, space, team);
+    // All members see the same: between this and the next time that it is written lies a barrier of the next layer.
+    if (given_up_.load(std::memory_order_relaxed)) return false;
     if (all_layers_) copy_out(block, static_cast<int>(i) + 1, space, team);
   }
   if (plan_)
@@ -171,6 +185,7 @@ void ForwardPass::run_block(size_t index, const Workspace& space, const Team& te
   else if (!all_layers_)
     copy_out(block, 0, space, team);
   team.wait();  // the next block reuses the memory
+  return true;
 }
 
 void ForwardPass::embed(const Block& block, const Workspace& space, const Team& team) const {
@@ -243,6 +258,7 @@ void ForwardPass::run_layer(const Block& block, const Encoder::Layer& layer, con
 }
 
 void ForwardPass::attend(const Block& block, const Workspace& space, const Team& team) const {
+  ask_whether_to_give_up();
   const PartTimer timer(profile_, kAttention);
   const int64_t heads = spec_.num_heads;
   const int hidden = spec_.hidden_size;

@@ -1,6 +1,8 @@
 // One forward pass: cuts the batch into blocks of whole sentences and takes each through all layers.
 #pragma once
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "blocks.h"
@@ -17,6 +19,7 @@ class ForwardPass {
 
   void hidden_states(bool all_layers, float* output);
   void profile_into(Profile* profile) { profile_ = profile; }  // one thread only
+  void give_up_if(const Interrupt& interrupt) { interrupt_ = interrupt; }
   void sentence_embeddings(const Pooling& pooling, float* output);
 
  private:
@@ -42,14 +45,18 @@ class ForwardPass {
 
   void plan_blocks(Scheme scheme);
   void run();
+  void run_blocks();
   Workspace carve(float* memory, int members) const;
   int64_t workspace_floats(int members) const;
   int64_t member_floats() const;
   int feed_forward_columns(int members) const;
   float* scratch_of(const Workspace& space, const Team& team) const;
 
+  void ask_whether_to_give_up() const;
+
   // Each step is run by all members of a team. One whose result the others read ends with a barrier.
-  void run_block(size_t index, const Workspace& space, const Team& team) const;
+  // run_block returns whether to go on with the next.
+  bool run_block(size_t index, const Workspace& space, const Team& team) const;
   void embed(const Block& block, const Workspace& space, const Team& team) const;
   void run_layer(const Block& block, const Encoder::Layer& layer, const Workspace& space, const Team& team) const;
   void attend(const Block& block, const Workspace& space, const Team& team) const;
@@ -89,6 +96,9 @@ class ForwardPass {
   bool all_layers_ = false;
   const PoolingPlan* plan_ = nullptr;
   Profile* profile_ = nullptr;
+  Interrupt interrupt_;
+  const std::thread::id caller_ = std::this_thread::get_id();
+  mutable std::atomic<bool> given_up_{false};
 };
 
 }  // namespace fastsal

@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
+#include "content_sample.h"
 #include "dispatch.h"
 #include "encoder.h"
 #include "pooling.h"
@@ -104,6 +106,33 @@ void norm_rows(const fastsal::Kernels& kernels, float* rows, int64_t count, int6
     std::copy(values, values + columns, row);
     kernels.layer_norm(task);
     std::copy(row, row + columns, values);
+  }
+}
+
+// Runs Python's signal handlers every so often while a call runs without the GIL, so that Ctrl-C ends a long one. To
+// take the GIL may mean to wait for another thread: not at every layer.
+class SignalCheck {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return false;
+    last_ = now;
+    nb::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Runs `call` without the GIL; what a signal handler raised meanwhile is raised.
+template <typename Call>
+void interruptible(const Call& call) {
+  try {
+    nb::gil_scoped_release unlocked;
+    call(SignalCheck());
+  } catch (const fastsal::Interrupted&) {
+    throw nb::python_error();
   }
 }
 
@@ -262,6 +291,20 @@ NB_MODULE(_cpu, m) {
       nb::arg("rows").noconvert(), "Scales each row to L2 norm 1, in place; zeros stay zeros.");
 
   m.def(
+      "content_sample",
+      [](const Ids& addresses, const Ids& sizes) {
+        if (sizes.shape(0) != addresses.shape(0))
+          wrong("sizes", std::to_string(addresses.shape(0)) + " values, as addresses", std::to_string(sizes.shape(0)));
+        std::vector<fastsal::Piece> pieces;
+        pieces.reserve(addresses.shape(0));
+        for (size_t i = 0; i < addresses.shape(0); ++i)
+          pieces.push_back({reinterpret_cast<const unsigned char*>(addresses.data()[i]), sizes.data()[i]});
+        return fastsal::content_sample(pieces.data(), static_cast<int64_t>(pieces.size()));
+      },
+      nb::arg("addresses"), nb::arg("sizes"),
+      "A number that changes when all of one of these pieces of memory, which must exist, is written anew.");
+
+  m.def(
       "peak_rate",
       [](const std::string& precision) {
         const fastsal::Precision wanted = precision_from_name(precision);
@@ -396,8 +439,10 @@ NB_MODULE(_cpu, m) {
                 static_cast<int64_t>(output.shape(1)) != batch.num_tokens ||
                 static_cast<int64_t>(output.shape(2)) != spec.hidden_size)
               wrong("output", "of shape (1 or " + std::to_string(states) + ", tokens, hidden_size)", "another");
-            nb::gil_scoped_release unlocked;
-            self.encoder->hidden_states(batch, output.shape(0) == states && states > 1, output.data(), threads);
+            interruptible([&](const fastsal::Interrupt& interrupt) {
+              self.encoder->hidden_states(batch, output.shape(0) == states && states > 1, output.data(), threads,
+                                          interrupt);
+            });
           },
           nb::kw_only(), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(), nb::arg("position_ids"),
           nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(), nb::arg("threads"))
@@ -429,8 +474,9 @@ NB_MODULE(_cpu, m) {
                 static_cast<int64_t>(output.shape(1)) != pooling.output_size())
               wrong("output", "of shape " + shape(batch.num_sentences, pooling.output_size()),
                     shape(output.shape(0), output.shape(1)));
-            nb::gil_scoped_release unlocked;
-            self.encoder->sentence_embeddings(batch, pooling, output.data(), threads, scheme);
+            interruptible([&](const fastsal::Interrupt& interrupt) {
+              self.encoder->sentence_embeddings(batch, pooling, output.data(), threads, scheme, interrupt);
+            });
           },
           nb::kw_only(), nb::arg("pooling"), nb::arg("input_ids").none(), nb::arg("inputs_embeds").none(),
           nb::arg("position_ids"), nb::arg("token_type_ids"), nb::arg("cu_seqlens"), nb::arg("output").noconvert(),

@@ -71,7 +71,7 @@ def test_modules_behind_the_encoder(checkpoint, tmp_path, title):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("parameters", ["float32", "bfloat16"])
+@pytest.mark.parametrize("parameters", ["float32", "bfloat16", "float16"])
 def test_dtypes(checkpoint, tmp_path, dtype, parameters):
     model = fastsal.SentenceEncoder(
         str(tiny.model_folder(tmp_path / "float32", checkpoint, Pooling(32), Dense(32, 9))), device="cpu"
@@ -84,15 +84,24 @@ def test_dtypes(checkpoint, tmp_path, dtype, parameters):
     assert ours.info()["computed in"] == dtype
 
 
-def test_float16_parameters(checkpoint, tmp_path):
+@pytest.mark.parametrize(
+    "title", ["mean", "CNN", "Dense, Normalize", "projected residual", "LayerNorm", "GELU behind", "ReLU6 behind"]
+)
+def test_float16_parameters(checkpoint, tmp_path, title):
     """Computed by the float32 kernels from the rounded weights; vectors in float16."""
-    folder = tiny.model_folder(tmp_path / "float32", checkpoint, Pooling(32))
+    folder = tiny.model_folder(tmp_path / "float32", checkpoint, *BEHIND[title]())
     half = fastsal.restore(fastsal.SentenceEncoder(str(folder), device="cpu")).half()
     half.save(str(tmp_path / "model"), create_model_card=False)
-    ours = fastsal.TextEncoder(tmp_path / "model").encode(tiny.TEXTS)
-    exact = half.float().encode(tiny.TEXTS, batch_size=1)
-    assert ours.dtype == np.float16
-    assert np.abs(ours - exact).max() <= 2**-11 * np.abs(exact).max() + 1e-6
+    ours, theirs = encoders(tmp_path / "model")
+    texts = [text for text in tiny.TEXTS if text]
+    vectors = ours.encode(texts)
+    assert_same(vectors, theirs.encode(texts))
+    status = theirs[0].model.fastsal_status()
+    assert (status.backend, status.dtype) == ("cpu", "float32")
+    assert "from its float16 parameters" in status.detail
+    exact = half.float().encode(texts, batch_size=1)
+    assert vectors.dtype == np.float16
+    assert np.abs(vectors - exact).max() <= 2**-11 * np.abs(exact).max() + 1e-6
 
 
 def test_stored_in_more_bits_than_the_configuration_says(checkpoint, tmp_path):

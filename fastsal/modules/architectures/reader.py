@@ -22,8 +22,7 @@ class ModuleReader:
     """Walks a module tree and records in `watch` what it looked at, also when it then refuses."""
 
     def __init__(self, root: nn.Module) -> None:
-        self.watch = ModuleWatch()
-        self.watch.add_module(root)
+        self.watch = ModuleWatch(root)
         self._names = {id(root): ""}
 
     def child(self, parent: nn.Module, name: str, expected: type[M]) -> M:
@@ -41,12 +40,14 @@ class ModuleReader:
             raise UnreadableError(f"{path} is not a module")
         self._names[id(module)] = path
         self.watch.add_module(module)
-        if "forward" in module.__dict__:
+        if has_other_forward(module):
             raise UnreadableError(f"{path} has its forward method replaced")
         self.own_forward(type(module))
-        hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
-        if not all(map(_is_idle_recorder, hooks)):
-            raise UnreadableError(f"{path} has forward hooks, which the kernels would not run")
+        for hook in chain(module._forward_hooks.values(), module._forward_pre_hooks.values()):
+            if _makes_inputs_require_grad(hook):
+                self.watch.add_gradient_hook()
+            elif not _is_idle_recorder(hook):
+                raise UnreadableError(f"{path} has forward hooks, which the kernels would not run")
         return module
 
     def own_forward(self, module_class: type[nn.Module]) -> None:
@@ -143,6 +144,20 @@ def _is_idle_recorder(hook: Any) -> bool:
     """Whether `hook` is transformers' recorder of outputs, which acts only inside transformers' own forward."""
     module = getattr(hook, "__module__", "") or ""
     return module.startswith("transformers.utils.") and "output_capturing_hook" in getattr(hook, "__qualname__", "")
+
+
+def _makes_inputs_require_grad(hook: Any) -> bool:
+    """Whether `hook` is transformers' of `enable_input_require_grads`, which training with gradient checkpointing
+    leaves behind: it changes no number."""
+    name = getattr(hook, "__qualname__", "")
+    return getattr(hook, "__module__", "") == "transformers.modeling_utils" and "enable_input_require_grads." in name
+
+
+def has_other_forward(module: nn.Module) -> bool:
+    """Whether the object itself has a forward that is not its class's; a bound method of that is left where another
+    was taken away again (by accelerate)."""
+    own = vars(module).get("forward")
+    return own is not None and getattr(own, "__func__", None) is not type(module).forward
 
 
 def _class_name(module: nn.Module) -> str:
