@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fastsal.backends.fingerprint import pooling_fingerprint
-from fastsal.backends.rows import cast
+from fastsal.backends.rows import cast, contiguous
 from fastsal.engine.native import PRECISIONS, NativeEncoder, NativePooling, describe_kernels, why_unavailable
 from fastsal.engine.packing import PackedBatch
 from fastsal.engine.pooling import Convolution, PoolingSpec
@@ -82,7 +82,7 @@ class CpuEncoder:
 
 def as_floats(tensor: Tensor) -> np.ndarray:
     """A tensor on the CPU as a contiguous float32 array: the same memory where it is one already."""
-    return cast(tensor.detach(), torch.float32).contiguous().numpy()
+    return contiguous(cast(tensor.detach(), torch.float32)).numpy()
 
 
 def _as_own_floats(tensor: Tensor) -> np.ndarray:
