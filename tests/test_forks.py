@@ -11,10 +11,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this
 
 PROGRAM = """
 import os, pathlib, signal, numpy as np, torch, fastsal
+from fastsal.backends.rows import as_numpy
 from torch import nn
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import CNN, LayerNorm, Pooling
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from tiny import bert_checkpoint
 from models_zoo import random_batch, tiny_bert
 
@@ -40,14 +41,13 @@ def encode(model, texts, **options):
 def forward(model, rows, columns, **options):
     batch = random_batch(rows=rows, columns=columns)
     def run():
-        return model(**batch, **options).pooler_output.float().numpy()
+        return as_numpy(model(**batch, **options).pooler_output)
     return run
 
-half_dense = encoder(wide(torch.bfloat16))
 cases = {
     "LayerNorm, two texts": encode(encoder(Dense(32, 32768), LayerNorm(32768)), many[:2]),
     "Dense with GELU": encode(encoder(wide(torch.float32)), many),
-    "Dense with bfloat16 parameters": encode(half_dense, many[:200]),
+    "Dense with bfloat16 parameters": encode(encoder(wide(torch.bfloat16)), many[:200]),
     "five texts": encode(encoder(), many[:5]),
     "float16": encode(encoder(dtype=torch.float16), many),
     "float64": encode(encoder(dtype=torch.float64), many),
@@ -55,6 +55,7 @@ cases = {
     "pairs": encode(encoder(), [("the cat", "a dog")] * 400),
     "token embeddings": encode(encoder(), many[:400], output_value="token_embeddings"),
     "a pooler in bfloat16": forward(fastsal.accelerate(tiny_bert().bfloat16()), 2000, 3),
+    "a pooler in float32": forward(fastsal.accelerate(tiny_bert()), 2000, 3),
     "attentions": forward(fastsal.accelerate(tiny_bert(attn_implementation="eager")), 64, 40, output_attentions=True),
     "tokens": lambda: encoder(backend="reference")[0].model.sentence_embeddings([[1, 2, 3]] * 4000).numpy(),
 }
@@ -75,7 +76,8 @@ with torch.no_grad():
 """
 
 KERNELS = ["LayerNorm, two texts", "Dense with GELU", "Dense with bfloat16 parameters", "five texts", "float16"]
-REFERENCE = ["float64", "reference", "pairs", "token embeddings", "a pooler in bfloat16", "attentions", "tokens"]
+KERNELS += ["a pooler in float32", "a pooler in bfloat16"]
+REFERENCE = ["float64", "reference", "pairs", "token embeddings", "attentions", "tokens"]
 
 
 @pytest.mark.parametrize("names", [KERNELS, REFERENCE], ids=["kernels", "reference"])

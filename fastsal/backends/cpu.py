@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fastsal.backends.fingerprint import pooling_fingerprint
-from fastsal.backends.rows import cast
+from fastsal.backends.rows import cast, contiguous
 from fastsal.engine.native import PRECISIONS, NativeEncoder, NativePooling, describe_kernels, why_unavailable
 from fastsal.engine.packing import PackedBatch
 from fastsal.engine.pooling import Convolution, PoolingSpec
@@ -88,7 +88,7 @@ def as_floats(tensor: Tensor) -> np.ndarray:
 
     By DLPack, as `Tensor.numpy` would forbid the owner to resize the tensor's storage, which sharding does.
     """
-    return np.from_dlpack(cast(tensor.detach(), torch.float32).contiguous())
+    return np.from_dlpack(contiguous(cast(tensor.detach(), torch.float32)))
 
 
 def _as_own_floats(tensor: Tensor) -> np.ndarray:

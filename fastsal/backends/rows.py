@@ -53,10 +53,17 @@ def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_cpu or tensor.numel() < GRAIN:
         return tensor.to(dtype)
     output = torch.empty(tensor.shape, dtype=dtype)
-    sources, targets = tensor.reshape(-1).split(GRAIN - 1), output.view(-1).split(GRAIN - 1)
+    sources, targets = contiguous(tensor).view(-1).split(GRAIN - 1), output.view(-1).split(GRAIN - 1)
     for source, target in zip(sources, targets, strict=True):
         target.copy_(source)
     return output
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """`tensor.contiguous()`, of a tensor without gradients."""
+    if tensor.is_contiguous() or not tensor.is_cpu or tensor.numel() < GRAIN:
+        return tensor.contiguous()
+    return from_numpy(np.ascontiguousarray(as_numpy(tensor)), tensor.dtype)
 
 
 def by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from fastsal.cli.common import Backend, Column, Dtype, Model, errors_reported, fail, fail_to_load, load
+from fastsal.engine.texts import check_surrogates
 from fastsal.io import FileFormatError, SentenceReader, open_writer
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ def encode(
     OUT appears when all is done; after an error an older OUT is as it was.
     """
     with errors_reported():
+        try:
+            check_surrogates("--prompt", prompt)
+        except TypeError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
         reader = SentenceReader(source, column)
         if source.exists() and output.exists() and source.samefile(output):
             raise FileFormatError(f"{output}: the output must not be the input")
@@ -136,5 +142,5 @@ def _rows_named(first: int, last: int) -> Iterator[None]:
     """Report an error of encode with the rows of the file that it was about."""
     try:
         yield
-    except (ValueError, IndexError, RuntimeError) as error:
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
         fail(f"rows {first} to {last}: {error}")

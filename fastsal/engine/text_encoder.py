@@ -154,7 +154,7 @@ class TextEncoder:
             )
         sentence = self._sentence
         prompt = resolve_prompt(prompt, prompt_name, sentence.prompts, sentence.default_prompt_name) or ""
-        with surrogates_named([*texts, prompt], is_singular):
+        with surrogates_named(texts, is_singular, prompt):
             tokenize, prompt_length = self._tokenizer_for(prompt)
             output = sentence.pipeline.output(prompt_length, normalize_embeddings, truncate_dim)
             compute = self._computation(output)

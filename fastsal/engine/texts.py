@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from numbers import Number
 from typing import Any
 
@@ -56,19 +57,31 @@ def check_rows(rows: Sequence[Any], is_singular: bool) -> bool:
 
 
 @contextmanager
-def surrogates_named(rows: Sequence[Any], is_singular: bool) -> Iterator[None]:
-    """Let the error of a tokenizer name the first text with a lone surrogate; to look for one before costs more."""
+def surrogates_named(rows: Sequence[Any], is_singular: bool, prompt: str | None = None) -> Iterator[None]:
+    """Let the error of a tokenizer name the first text with a lone surrogate, also inside a pair or a dict; to look for
+    one before costs more."""
     try:
         yield
     except (TypeError, UnicodeEncodeError) as error:
-        for index, row in enumerate(rows):
-            try:
-                if isinstance(row, str):
-                    row.encode("utf-8")
-            except UnicodeEncodeError:
-                name = "inputs" if is_singular else f"inputs[{index}]"
-                raise TypeError(f"{name} must be a text, got one with half of a surrogate pair: {row!r}") from error
+        named = (("inputs" if is_singular else f"inputs[{index}]", row) for index, row in enumerate(rows))
+        for name, row in chain([("prompt", prompt)], named):
+            check_surrogates(name, row, error)
         raise
+
+
+def check_surrogates(name: str, row: Any, cause: Exception | None = None) -> None:
+    """Raise a TypeError that names the text in `row`, a text, a pair or a dict, that holds half of a surrogate pair."""
+    if isinstance(row, Mapping):
+        for key, value in row.items():
+            check_surrogates(f"{name}[{key!r}]", value, cause)
+    elif isinstance(row, (list, tuple)):
+        for index, value in enumerate(row):
+            check_surrogates(f"{name}[{index}]", value, cause)
+    elif isinstance(row, str):
+        try:
+            row.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TypeError(f"{name} must be a text, got one with half of a surrogate pair: {row!r}") from cause
 
 
 def warn_if_not_finite(num_bad: int, num_rows: int, stacklevel: int) -> None:

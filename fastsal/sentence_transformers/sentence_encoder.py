@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import CNN
 from sentence_transformers.util.decorators import deprecated_kwargs
 from torch import Tensor
 from tqdm.autonotebook import tqdm
@@ -165,7 +166,7 @@ class SentenceEncoder(SentenceTransformer):
             and not isinstance(device, list)
             and not kwargs.keys() - {"task"}
         ):
-            with surrogates_named(rows, is_singular):
+            with surrogates_named(rows, is_singular, self._resolve_prompt(prompt, prompt_name)):
                 embeddings = self._embed_natively(
                     rows,
                     prompt=self._resolve_prompt(prompt, prompt_name),
@@ -179,7 +180,7 @@ class SentenceEncoder(SentenceTransformer):
                     to_cpu=convert_to_numpy and not convert_to_tensor,
                 )
         if embeddings is None:
-            with _sole_user(pool), one_thread_if_forked(), surrogates_named(rows, is_singular):
+            with _sole_user(pool), one_thread_if_forked(), surrogates_named(rows, is_singular, prompt):
                 result = super().encode(
                     rows[0] if is_singular else rows,
                     prompt_name=prompt_name,
@@ -309,7 +310,8 @@ class SentenceEncoder(SentenceTransformer):
         if not encoders or reason in noted or all(e._fastsal.settings.backend == "reference" for e in encoders):
             return
         noted.add(reason)
-        logger.warning("encode runs in sentence-transformers, at its speed: %s", reason)
+        consequence = ", and embeddings depend on their batch" if any(type(m) is CNN for m in self) else ""
+        logger.warning("encode runs in sentence-transformers, at its speed%s: %s", consequence, reason)
 
     @torch.no_grad()
     def _computation(self, device: str | torch.device | None) -> tuple[ModelPipeline, Plan, PreparedEncoder] | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,11 @@ class ScoredPairs:
         first, second: the sentences of each pair.
         gold: (pairs,) float64 scores, 0 to 5.
         num_rows: rows read; those without a score are not among the pairs.
+
+    The columns may be given as lists, tuples, arrays or pandas Series, whatever their index.
+
+    Raises:
+        ValueError: the columns differ in length.
     """
 
     name: str
@@ -35,6 +41,9 @@ class ScoredPairs:
     second: list[str]
     gold: np.ndarray
     num_rows: int
+
+    def __post_init__(self) -> None:
+        _settle(self, first=list(self.first), second=list(self.second), gold=np.asarray(self.gold, np.float64))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -49,6 +58,11 @@ class LabelledPairs:
         first, second: the sentences of each pair.
         labels: of `NLI_LABELS`, one per pair.
         num_rows: rows read; those without a label are not among the pairs.
+
+    The columns may be given as lists, tuples, arrays or pandas Series, whatever their index.
+
+    Raises:
+        ValueError: the columns differ in length.
     """
 
     name: str
@@ -56,6 +70,9 @@ class LabelledPairs:
     second: list[str]
     labels: list[str]
     num_rows: int
+
+    def __post_init__(self) -> None:
+        _settle(self, first=list(self.first), second=list(self.second), labels=list(self.labels))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -122,3 +139,13 @@ def parse_label(text: object) -> str | None:
     if name not in NLI_LABELS:
         raise ValueError(f"the label must be one of {', '.join(NLI_LABELS)}, or '-' for none, got {text!r}")
     return name
+
+
+def _settle(pairs: Any, **columns: Any) -> None:
+    """Set the columns of frozen `pairs`, which must be of one length."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        described = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"{pairs.name}: the columns must have the same length, they have: {described}")
+    for name, column in columns.items():
+        object.__setattr__(pairs, name, column)

@@ -17,6 +17,7 @@ from sentence_transformers.util import (
 )
 from sentence_transformers.util.quantization import quantize_embeddings
 
+from fastsal.engine.texts import count_not_finite
 from fastsal.measure.evaluation.embedding import Encoder
 from fastsal.measure.evaluation.pairs import StsData
 
@@ -70,13 +71,17 @@ def score_sts(encoder: Encoder, data: StsData, precision: str = "float32") -> St
             normalised and quantised together, so that both sentences of a pair share their ranges.
 
     Raises:
-        ValueError: unknown precision, embeddings that are not finite, or similarities or scores that are all equal.
+        ValueError: unknown precision, a set without pairs, embeddings that are not finite, or similarities or scores
+            that are all equal.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    empty = [subset.name for subset in data.subsets if not len(subset)]
+    if empty or not data.subsets:
+        raise ValueError(f"{data.task}: there are no pairs to score{' in ' if empty else ''}{', '.join(empty)}")
     first = [sentence for subset in data.subsets for sentence in subset.first]
     second = [sentence for subset in data.subsets for sentence in subset.second]
-    embeddings = _quantised(np.asarray(encoder.encode(first + second)), precision)
+    embeddings = _quantised(_finite(data.task, np.asarray(encoder.encode(first + second))), precision)
     similarities = _similarities(embeddings[: len(first)], embeddings[len(first) :])
 
     gold = np.concatenate([subset.gold for subset in data.subsets])
@@ -97,6 +102,14 @@ def score_sts(encoder: Encoder, data: StsData, precision: str = "float32") -> St
         num_pairs={subset.name: len(subset) for subset in data.subsets},
         num_rows={subset.name: subset.num_rows for subset in data.subsets},
     )
+
+
+def _finite(task: str, embeddings: np.ndarray) -> np.ndarray:
+    """(n, D) numbers of any dtype in float32 at least, in which norms neither overflow nor vanish."""
+    embeddings = embeddings.astype(np.promote_types(embeddings.dtype, np.float32), copy=False)
+    if bad := count_not_finite(embeddings):
+        raise ValueError(f"{task}: {bad} of {len(embeddings)} embeddings contain NaN or infinity")
+    return embeddings
 
 
 def _quantised(embeddings: np.ndarray, precision: str) -> np.ndarray:
