@@ -1,4 +1,4 @@
-"""Inputs as reports from the field had them: surrogates anywhere, columns of any kind, embeddings that are no numbers."""
+"""Inputs as reports from the field had them: surrogates anywhere, columns of any kind, odd embeddings."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def prepare(model: M) -> M:
     """Pack the weights of the accelerated encoders in `model` now, not at the first call. Returns `model`.
 
     Before processes are forked: the children then share one copy. Where the kernels do not compute an encoder, nothing
-    is done for it. No thread is started.
+    is done for it.
 
     Raises:
         ValueError: there is no accelerated encoder in `model`.
