@@ -1,4 +1,4 @@
-"""Inputs as reports from the field had them: surrogates anywhere, columns of any kind, odd embeddings."""
+"""Inputs as reports from the field had them: surrogates, columns of any kind, backends, NaN."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from models_zoo import TINY
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling
 from tiny import TEXTS, model_folder
+from torch import nn
 from typer.testing import CliRunner
 
 import fastsal
@@ -148,3 +150,31 @@ def test_a_circular_cnn_says_that_embeddings_depend_on_their_batch(checkpoint, t
         model.encode(TEXTS)
         model.encode(TEXTS)
     assert caplog.text.count("embeddings depend on their batch: its CNN has convolutions other") == 1
+
+
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_backends_of_sentence_transformers_are_told_apart(checkpoint, backend):
+    with pytest.raises(ValueError, match=f"backend='{backend}' is sentence-transformers' way.*SentenceTransformer"):
+        fastsal.SentenceEncoder(str(checkpoint), backend=backend)
+
+
+def test_torch_as_wrappers_pass_it_on_is_auto(checkpoint):
+    model = fastsal.SentenceEncoder(str(checkpoint), backend="torch", device="cpu")
+    assert model[0].model._fastsal.settings.backend == "auto"
+    with pytest.raises(ValueError, match="backend must be 'auto' or one of"):
+        fastsal.SentenceEncoder(str(checkpoint), backend="tensorflow", device="cpu")
+
+
+def test_verify_says_what_it_can_verify():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = fastsal.accelerate(TINY["bert"]())
+
+        def forward(self, ids):
+            return self.inner(ids).last_hidden_state
+
+    model = Wrapper()
+    with pytest.raises(TypeError, match=r"a Wrapper is not known. Verify the encoders in it: inner \(FastBertModel\)"):
+        fastsal.verify(model, [[1, 2, 3]])
+    assert fastsal.verify(model.inner, [[1, 2, 3], [4, 5]]).num_sentences == 2

@@ -48,6 +48,7 @@ cases = {
     "LayerNorm, two texts": encode(encoder(Dense(32, 32768), LayerNorm(32768)), many[:2]),
     "Dense with GELU": encode(encoder(wide(torch.float32)), many),
     "Dense with bfloat16 parameters": encode(encoder(wide(torch.bfloat16)), many[:200]),
+    "Dense with another activation": encode(encoder(Dense(32, 2048, activation_function=nn.PReLU())), many),
     "five texts": encode(encoder(), many[:5]),
     "float16": encode(encoder(dtype=torch.float16), many),
     "float64": encode(encoder(dtype=torch.float64), many),
@@ -77,7 +78,15 @@ with torch.no_grad():
 
 KERNELS = ["LayerNorm, two texts", "Dense with GELU", "Dense with bfloat16 parameters", "five texts", "float16"]
 KERNELS += ["a pooler in float32", "a pooler in bfloat16"]
-REFERENCE = ["float64", "reference", "pairs", "token embeddings", "attentions", "tokens"]
+REFERENCE = [
+    "Dense with another activation",
+    "float64",
+    "reference",
+    "pairs",
+    "token embeddings",
+    "attentions",
+    "tokens",
+]
 
 
 @pytest.mark.parametrize("names", [KERNELS, REFERENCE], ids=["kernels", "reference"])

@@ -559,16 +559,3 @@ def test_minilm_on_the_sts_benchmark(data_dir):
     assert round(100 * float(spearmanr(cosines, scores).statistic), 2) == 82.03
     assert round(100 * float(pearsonr(cosines, scores).statistic), 2) == 82.74
     assert np.abs(first[::7] - reference.encode(sentences[0][::7], batch_size=1)).max() < 1e-5
-
-
-@pytest.mark.parametrize("backend", ["onnx", "openvino"])
-def test_backends_of_sentence_transformers_are_told_apart(checkpoint, backend):
-    with pytest.raises(ValueError, match=f"backend='{backend}' is sentence-transformers' way.*SentenceTransformer"):
-        fastsal.SentenceEncoder(str(checkpoint), backend=backend)
-
-
-def test_torch_as_wrappers_pass_it_on_is_auto(checkpoint):
-    model = fastsal.SentenceEncoder(str(checkpoint), backend="torch", device="cpu")
-    assert model[0].model._fastsal.settings.backend == "auto"
-    with pytest.raises(ValueError, match="backend must be 'auto' or one of"):
-        fastsal.SentenceEncoder(str(checkpoint), backend="tensorflow", device="cpu")

@@ -82,7 +82,11 @@ def test_other_dtypes_are_judged_by_what_they_can_do(dtype):
     assert report.path.startswith(f"cpu in {dtype}")
     assert all(comparison.error > 5e-6 for comparison in report.comparisons), "as exact as float32: not in this dtype"
     assert [comparison.one_vector for comparison in report.comparisons] == [False, True, True]
-    fast.encoder.layer[1].output.dense.weight.data.mul_(-100)  # goes past the version counters
+    wrong = copy.deepcopy(fast)
+    with torch.no_grad():
+        wrong.encoder.layer[1].output.dense.weight.mul_(-100)
+    plan, _ = fast._fastsal._current
+    fast._fastsal._current = plan, wrong._fastsal.encoder(wrong)
     assert not fastsal.verify(fast, TOKEN_LISTS).passed
 
 

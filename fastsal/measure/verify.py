@@ -13,7 +13,7 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fastsal.modules.encoders import FastEncoderMixin, fast_encoders
 from fastsal.sentence_transformers.acceleration import restore
@@ -138,8 +138,8 @@ def verify(
 
     Raises:
         ValueError: nothing in `model` is accelerated, or `sentences` is empty.
-        TypeError: `sentences` is no sequence, or holds texts and there is no tokenizer for them; or an encoder in
-            `model` is of a subclass that `fastsal.restore` does not know.
+        TypeError: `sentences` is no sequence, or holds texts and there is no tokenizer for them; or `model` is
+            of a class that cannot be run on sentences, or an encoder in it of one that `fastsal.restore` does not know.
     """
     encoders = list(fast_encoders(model).values())
     if not encoders:
@@ -272,6 +272,12 @@ def _runner(model: nn.Module, sentences: Sequence[Any], tokenizer: PreTrainedTok
         return _run_sentence_transformer
     if isinstance(model, CrossEncoder):
         return _run_cross_encoder
+    if not isinstance(model, PreTrainedModel):
+        inside = ", ".join(f"{name} ({type(encoder).__name__})" for name, encoder in fast_encoders(model).items())
+        raise TypeError(
+            f"model must be a SentenceTransformer, a CrossEncoder or a model of transformers, which can be run on "
+            f"sentences; how to call a {type(model).__name__} is not known. Verify the encoders in it: {inside}"
+        )
     if tokenizer is None and any(isinstance(sentence, str) for sentence in sentences):
         raise TypeError(
             f"sentences must be lists of token ids for a {type(model).__name__} without a tokenizer, got text"

@@ -19,6 +19,7 @@ from fastsal.backends.cpu import as_floats
 from fastsal.engine.pipeline import DenseStep, LayerNormStep, NormalizeStep, Step
 from fastsal.engine.spec import LayerNorm as NormWeights
 from fastsal.modules.architectures.activations import activation_name
+from fastsal.modules.forks import one_thread_if_forked
 from fastsal.modules.linear import is_hooked
 
 
@@ -30,7 +31,8 @@ class ModuleStep:
 
     def __call__(self, rows: np.ndarray, threads: int) -> np.ndarray:
         dtype = next((parameter.dtype for parameter in self.module.parameters()), torch.float32)
-        return as_floats(run_module(self.module, torch.from_numpy(rows).to(dtype)))
+        with one_thread_if_forked():
+            return as_floats(run_module(self.module, torch.from_numpy(rows).to(dtype)))
 
 
 class _NothingStep:
