@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 import torch
 from models_zoo import TINY
+from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling
 from tiny import TEXTS, model_folder
 from torch import nn
@@ -178,3 +182,39 @@ def test_verify_says_what_it_can_verify():
     with pytest.raises(TypeError, match=r"a Wrapper is not known. Verify the encoders in it: inner \(FastBertModel\)"):
         fastsal.verify(model, [[1, 2, 3]])
     assert fastsal.verify(model.inner, [[1, 2, 3], [4, 5]]).num_sentences == 2
+
+
+def rename_weights(folder, rename, as_pickle=False):
+    """Write the encoder's weights under other names; None drops one."""
+    path = folder / "model.safetensors"
+    renamed = {rename(name): tensor for name, tensor in load_file(path).items()}
+    renamed.pop(None, None)
+    if as_pickle:
+        path.unlink()
+        torch.save(renamed, folder / "pytorch_model.bin")
+    else:
+        save_file(renamed, path)
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_weights_under_names_that_match_nothing_are_refused(checkpoint, tmp_path, as_pickle):
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    rename_weights(folder, lambda name: "tf_" + name.replace(".", "/"), as_pickle)
+    with pytest.raises(OSError, match=r"weights are not in the files .*word_embeddings.*unknown in the files: 'tf_emb"):
+        fastsal.SentenceEncoder(str(folder), device="cpu")
+
+
+def test_one_weight_that_would_stay_random_is_named(checkpoint, tmp_path):
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    dropped = next(name for name in load_file(folder / "model.safetensors") if name.endswith("query.bias"))
+    rename_weights(folder, lambda name: None if name == dropped else name)
+    with pytest.raises(OSError, match=f"1 of its .* weights are not in the files .*'{dropped}'.*in the files: none"):
+        fastsal.SentenceEncoder(str(folder), device="cpu")
+
+
+def test_checkpoints_without_a_pooler_or_with_a_head_are_whole(checkpoint, tmp_path):
+    prefix = json.loads((checkpoint / "config.json").read_text())["model_type"]
+    expected = fastsal.SentenceEncoder(str(checkpoint), device="cpu").encode("cat")
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    rename_weights(folder, lambda name: None if name.startswith("pooler") else f"{prefix}.{name}")
+    assert np.array_equal(fastsal.SentenceEncoder(str(folder), device="cpu").encode("cat"), expected)

@@ -40,6 +40,7 @@ from fastsal.modules.encoders import FAST_CLASSES, fast_encoders, reference_twin
 from fastsal.modules.forks import one_thread_if_forked
 from fastsal.modules.preparation import Plan
 from fastsal.sentence_transformers.device_loop import device_computation, embed_on_device
+from fastsal.sentence_transformers.loaded_weights import find_missing_weights
 from fastsal.sentence_transformers.pipeline import ModelPipeline, read_pipeline
 from fastsal.sentence_transformers.tokenization import (
     UnknownFeaturesError,
@@ -80,7 +81,7 @@ class SentenceEncoder(SentenceTransformer):
 
     Raises:
         ValueError: an unknown backend; "onnx" and "openvino" are sentence-transformers', not fastsal's.
-        OSError: a file of the model is missing, truncated or damaged.
+        OSError: a file of the model is missing, truncated or damaged, or lacks weights of the encoder.
         fastsal.BackendError: an explicitly chosen dtype or backend cannot run here.
     """
 
@@ -110,6 +111,7 @@ class SentenceEncoder(SentenceTransformer):
                 raise
             raise OSError(f"the model in {model_name_or_path} cannot be loaded: {damage}") from error
         self._check_vocabulary()
+        self._check_weights()
         if dtype is None and backend == "auto" and not any(isinstance(m, tuple(FAST_CLASSES)) for m in self.modules()):
             logger.warning("the model holds neither BERT nor ALBERT: sentence-transformers computes it, at its speed")
         else:
@@ -261,6 +263,11 @@ class SentenceEncoder(SentenceTransformer):
                 raise OSError(f"the model cannot be used: {error}")
             if warning:
                 logger.warning("the model loaded, but %s", warning)
+
+    def _check_weights(self) -> None:
+        encoder: Any = getattr(self[0], "model", None)
+        if type(encoder) in FAST_CLASSES and (problem := find_missing_weights(encoder)):
+            raise OSError(f"the model cannot be used: {problem}")
 
     def _load_default_modules(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
         logger.warning("%s has no modules.json: mean pooling over its token embeddings is assumed", model_name_or_path)
