@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from models_zoo import TINY, random_batch, tiny_albert, tiny_bert, true_states
@@ -197,7 +199,7 @@ CHANGES = {
     "pruning": lambda m: prune.l1_unstructured(_first_attention(m).key, "weight", 0.3),
     "parametrization": lambda m: parametrize.register_parametrization(_first_attention(m).value, "weight", _Doubled()),
     "weight norm": lambda m: torch.nn.utils.parametrizations.weight_norm(_first_attention(m).value),
-    "forward replaced": lambda m: setattr(m.embeddings, "forward", m.embeddings.forward),
+    "forward replaced": lambda m: setattr(m.embeddings, "forward", partial(m.embeddings.forward)),
     "scaling": lambda m: setattr(_first_attention(m), "scaling", 1.0),
     "causal": lambda m: setattr(_first_attention(m), "is_causal", True),
     "one other eps": lambda m: setattr(m.embeddings.LayerNorm, "eps", 0.5),

