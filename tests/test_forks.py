@@ -7,7 +7,7 @@ import os
 import pytest
 from processes import run_python
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+pytestmark = [pytest.mark.quiet, pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")]
 
 PROGRAM = """
 import os, pathlib, signal, numpy as np, torch, fastsal

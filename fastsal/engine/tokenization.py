@@ -5,7 +5,6 @@ Truncation is a state of a Tokenizer. One that is set once and never again serve
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +17,6 @@ from fastsal.engine.forks import is_forked
 #: out, and other calls' texts wait for one call where they share the tokenizer's threads.
 _TEXTS_PER_CALL = 512
 _CHARACTERS_PER_CALL = 1 << 16
-
-#: What the library takes for a no.
-_NO = ("", "off", "false", "f", "no", "n", "0")
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,9 @@ class TextTokenizer:
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
-        # The library's threads do not survive a fork, and it does not notice where it was told to use them. One text
-        # must not queue for them behind another call's thousands.
-        if len(texts) == 1 or (is_forked() and os.environ.get("TOKENIZERS_PARALLELISM", "").lower() not in _NO):
+        # The library's threads do not survive a fork, and whether it would use them is for the environment to say, which
+        # other threads change meanwhile. One text must not queue for them behind another call's thousands.
+        if len(texts) == 1 or is_forked():
             return [self.tokenizer.encode(text) for text in texts]
         return self.tokenizer.encode_batch_fast(texts)
 
