@@ -15,7 +15,7 @@ import pytest
 import start_up
 from peers import _exported
 
-ROUNDS = 7
+ROUNDS = 3
 
 
 #: Starts the command of its arguments. A process of its own, small, as a child's peak memory is at least what the

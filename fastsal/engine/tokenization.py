@@ -56,8 +56,8 @@ class TextTokenizer:
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
-        # The library's threads do not survive a fork, and whether it would use them is for the environment to say, which
-        # other threads change meanwhile. One text must not queue for them behind another call's thousands.
+        # The library's threads do not survive a fork, and whether it would use them the environment says, which other
+        # threads change meanwhile. One text must not queue for them behind another call's thousands.
         if len(texts) == 1 or is_forked():
             return [self.tokenizer.encode(text) for text in texts]
         return self.tokenizer.encode_batch_fast(texts)
