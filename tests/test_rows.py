@@ -1,11 +1,11 @@
-"""Casts and functions of rows in pieces: the bits are those of torch on the whole tensor."""
+"""Casts in pieces: the bits are those of torch on the whole tensor."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fastsal.backends.rows import GRAIN, as_numpy, by_rows, cast, from_numpy
+from fastsal.backends.rows import GRAIN, as_numpy, cast, from_numpy
 
 SIZES = [(3, 5), (GRAIN // 64 - 1, 64), (GRAIN // 64, 64), (700, 191), (2, GRAIN + 1)]
 
@@ -25,20 +25,6 @@ def test_cast_to_the_same_dtype_copies_nothing():
     tensor = torch.randn(500, 100)
     assert cast(tensor, None) is tensor
     assert cast(tensor, torch.float32) is tensor
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_by_rows(size):
-    rows = torch.randn(size)
-    assert torch.equal(by_rows(torch.nn.functional.normalize, rows), torch.nn.functional.normalize(rows))
-    narrow = rows[:, :4]
-    assert torch.equal(by_rows(torch.nn.functional.normalize, narrow), torch.nn.functional.normalize(narrow))
-
-
-def test_by_rows_calls_with_less_than_the_grain():
-    sizes = []
-    by_rows(lambda rows: sizes.append(tuple(rows.shape)) or rows, torch.zeros(1000, 100))
-    assert sizes == [(327, 100)] * 3 + [(19, 100)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])

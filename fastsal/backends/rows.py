@@ -7,7 +7,6 @@ kernels want. So numpy works on the tensors' memory, or torch in pieces below th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,14 +63,3 @@ def contiguous(tensor: Tensor) -> Tensor:
     if tensor.is_contiguous() or not tensor.is_cpu or tensor.numel() < GRAIN:
         return tensor.contiguous()
     return from_numpy(np.ascontiguousarray(as_numpy(tensor)), tensor.dtype)
-
-
-def by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """`function(rows)`, for a function of (n, D) for any n that treats each row alone and keeps shape and dtype."""
-    if not rows.is_cpu or rows.numel() < GRAIN:
-        return function(rows)
-    output = torch.empty(rows.shape, dtype=rows.dtype)
-    step = max(1, (GRAIN - 1) // rows.shape[1])
-    for source, target in zip(rows.split(step), output.split(step), strict=True):
-        target.copy_(function(source))
-    return output
